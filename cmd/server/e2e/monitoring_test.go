@@ -97,7 +97,7 @@ func blockAbuser(t *testing.T, p *process) {
 func startMonitored(t *testing.T) *process {
 	t.Helper()
 	limits := servertest.WriteFile(t, "limits.yaml", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1000000}}]\n")
-	r := startProcess(t, "-store-timeout", "5s", "-envoy-config", limits, "-memcached", memcachedtest.Start(t).Addr, "-config", servertest.WriteFile(t, "policies.yaml", `policies:
+	r := startProcess(t, "-store-timeout", "5s", "-decision-log", os.DevNull, "-envoy-config", limits, "-memcached", memcachedtest.Start(t).Addr, "-config", servertest.WriteFile(t, "policies.yaml", `policies:
   fixed: {limits: [{algorithm: fixed_window, limit: 100, window: 1m}]}
   token: {limits: [{algorithm: token_bucket, limit: 100, window: 1m}]}
   llm:
