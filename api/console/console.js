@@ -89,7 +89,7 @@ async function ask(path, options = {}) {
     askForToken();
   }
   if (!response.ok) throw new Problem(response.status, body?.detail ?? `weir answered ${response.status}`);
-  return body;
+  return response.status === 202 ? { note: "in this instance alone, until the store answers" } : body;
 }
 
 /** What is to be asked for with the next request. @type {{path: string, answered: (body: any) => void, failed: (error: unknown) => void}[]} */
@@ -442,8 +442,8 @@ function changeShown(button) {
   void change(button, what, button.dataset.for ?? "", policy, client, what === "end" ? shown.exception?.client : shown.key);
 }
 
-/** What of an override isn't as most would expect. @param {any} o */
-const noted = (o) => (o.note ? ` Note: ${visible(o.note)}.` : "");
+/** What of an answer isn't as most would expect. @param {any} o */
+const noted = (o) => (o?.note ? ` Note: ${visible(o.note)}.` : "");
 
 let turns = 0; // of the dialog
 
@@ -486,7 +486,7 @@ async function change(button, what, lasts, policy, client, key) {
   const reason = byId("reason").value;
   let note = "";
   try {
-    if (what === "reset") await ask(clientPath(policy, client), { method: "DELETE" });
+    if (what === "reset") note = noted(await ask(clientPath(policy, client), { method: "DELETE" }));
     else if (what === "end") await ask(overridePath(policy, key), { method: "DELETE" });
     else {
       /** @type {Record<string, any>} */

@@ -233,7 +233,10 @@ func TestConsoleFromTheCauseToTheCure(t *testing.T) {
 	b.shows(`document.activeElement.dataset.do === "reset"`)
 	assert.True(t, instances[1].Check(t, "sliding-1s", "gold-co", 1).Limits[0].Remaining < 499, "it wasn't reset")
 
+	b.press("#actions button[data-do=reset]")
 	memcached.Kill()
+	b.press("#confirm-do")
+	b.shows(textIs("done", "Reset gold-co: done. Note: in this instance alone, until the store answers."))
 	b.shows(`document.getElementById("store").textContent.includes("down")`)
 	instances[0].terminate(t)
 	b.shows(textIs("trouble", "weir can't be reached"))
