@@ -225,7 +225,7 @@ function verdict(state) {
   const e = state.exception;
   const until = e?.until ? ` until ${new Date(e.until).toLocaleTimeString()} (${time(Math.max(0, (Date.parse(e.until) - Date.parse(state.now)) / SECOND))} left)` : "";
   if (e?.kind === "exempt") return `Always admitted, and not counted${until}.`;
-  if (e?.kind === "blocked" && !state.shadow) return `Blocked${until}.`;
+  if (e?.kind === "blocked") return state.allowed ? `Admitted only because the policy is in shadow mode; it is blocked${until}.` : `Blocked${until}.`;
   const denying = state.limits.filter((/** @type {any} */ l) => !l.allowed);
   if (denying.length) {
     const names = denying.map(named).join(" and ");
@@ -253,11 +253,14 @@ function because(state) {
   return all.join(" ");
 }
 
+/** @param {any} l */
+const isConcurrency = (l) => l.algorithm === "concurrency";
+
 /** @param {any} l @param {number} now */
 function draw(l, now) {
   if (l.slots) return drawSlots(l, now);
   if (l.bucket) return drawLevel(l);
-  if (l.leases) return drawLeases(l, now);
+  if (isConcurrency(l)) return drawLeases(l, now);
   return drawEntries(l, now);
 }
 
@@ -322,7 +325,7 @@ function drawEntries(l, now) {
 
 /** @param {any} l @param {number} now */
 function drawLeases(l, now) {
-  const leases = l.leases;
+  const leases = l.leases ?? [];
   const h = 60 / Math.max(leases.length, 1);
   return picture(600, 60, `${leases.length} places taken of ${count(l.limit)}`,
     svg("rect", { x: 0.5, y: 0.5, width: 599, height: 59, class: "frame" }),
@@ -336,14 +339,14 @@ function legend(l) {
   if (l.slots?.length > 1) return `From ${ago} until now. Solid: counts now; hatched: has left the window; dashed: an even share of the limit.`;
   if (l.slots) return "Used in this window; dashed: the limit.";
   if (l.bucket) return `Used, of ${count(l.bucket.capacity)} that fit at once (dashed); ${count(l.bucket.drains_per_second)} come free a second.`;
-  if (l.leases) return "A bar for each place that is taken, as long as its lease still lasts.";
+  if (isConcurrency(l)) return "A bar for each place that is taken, as long as its lease still lasts.";
   return `From ${ago} until now, a bar for each request that counts.`;
 }
 
 /** @param {any} l */
 function standing(l) {
   const free = l.reset_after > 0 ? `; all of it is free in ${time(l.reset_after)} if nobody asks` : "";
-  return `${named(l)} (${l.algorithm.replaceAll("_", " ")}), ${count(l.limit)} in ${time(l.window)}: ${l.allowed ? `${count(l.remaining)} remain` : "this limit denies"}${free}`;
+  return `${named(l)} (${l.algorithm.replaceAll("_", " ")}), ${count(l.limit)} ${isConcurrency(l) ? "at once" : `in ${time(l.window)}`}: ${l.allowed ? `${count(l.remaining)} remain` : "this limit denies"}${free}`;
 }
 
 /** The state as it is a while later, if nobody asks: then it need not be asked for. @param {any} state @param {number} later */
@@ -596,7 +599,6 @@ const overridesOf = part(SECOND, async (signal) => {
   const { policy } = looked();
   const now = `${policy} ${inForce}`;
   if (!policy || !inForce || listed === now) return;
-  setText(byId("overrides-title"), `Overrides of policy ${policy}`);
   const place = byId("overrides");
   const say = (/** @type {string} */ text) => place.replaceChildren(el("p", { class: "note" }, text));
   /** @type {any[]} */
@@ -609,6 +611,7 @@ const overridesOf = part(SECOND, async (signal) => {
     say("This token may only make checks: it sees and changes no overrides.");
   }
   if (signal.aborted) return;
+  setText(byId("overrides-title"), `Overrides of policy ${policy}`); // not before the list is its own
   listed = now;
   if (!list.length) return;
   place.replaceChildren(el("div", { class: "scroll" }, el("table", {},

@@ -380,6 +380,27 @@ func TestConsoleOffersOtherLimitsWhereThereAreSome(t *testing.T) {
 	b.shows(offers)
 }
 
+// What is shown is told as what it is: places as so many at once, taken or not, a block that
+// shadow mode lets pass, and overrides as of the policy that has them.
+func TestConsoleTellsWhatItShows(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "-console", "-config", servertest.WriteFile(t, "policies.yaml", `policies:
+  jobs: {limits: [{name: in-flight, algorithm: concurrency, limit: 4, lease: 1m}]}
+  trial: {mode: shadow, limits: [{algorithm: fixed_window, limit: 1, window: 1m}], clients: {abuser: {blocked: true}}}
+`))
+	b := startBrowser(t)
+	b.looksAt(p.Service, "jobs", "c")
+	b.shows(textIs("limits", "in-flight (concurrency), 4 at once: 4 remain"))
+	b.shows(textIs("limits", "A bar for each place that is taken"))
+	b.shows(`document.querySelector("#limits svg").getAttribute("aria-label") === "0 places taken of 4"`)
+	b.looksAt(p.Service, "trial", "abuser")
+	b.shows(textIs("verdict", "Admitted only because the policy is in shadow mode; it is blocked."))
+	b.shows(textIs("overrides-title", "Overrides of policy trial"))
+	b.looksAt(p.Service, "none", "abuser")
+	b.shows(textIs("trouble", "there is no policy"))
+	assert.Equal(t, "Overrides of policy trial", value[string](b, `document.getElementById("overrides-title").textContent`))
+}
+
 // overrides returns how many a policy has.
 func overrides(t *testing.T, p *process, policy string) int {
 	var list struct{ Overrides []struct{ Client string } }
