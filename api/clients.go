@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -31,6 +32,9 @@ func (s *Server) peekClient(c echo.Context) error {
 
 // resetClient answers DELETE /v1/policies/{policy}/clients/{client}.
 func (s *Server) resetClient(c echo.Context, by change) error {
+	if strings.HasSuffix(c.Param("*"), "/state") { // which a GET takes for something else than a name
+		return badRequest("a reset is of a client, not of its state: DELETE the client without /state, or with %%2Fstate if its name ends so")
+	}
 	d, client, err := s.clientOfPath(c)
 	if err != nil {
 		return err

@@ -158,6 +158,9 @@ func TestResetLetsAClientStartFresh(t *testing.T) {
 	}
 	s.admits(t, `{"policy":"api","client":"alice","cost":2}`)
 	s.denies(t, `{"policy":"api","client":"bob"}`)
+	// The state of bob isn't a client whom nobody knows, of whom all would be well.
+	requireProblem(t, s.do(t, http.MethodDelete, "/v1/policies/api/clients/bob/state", ""), http.StatusBadRequest, "DELETE the client without /state")
+	assert.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, "/v1/policies/api/clients/bob%2Fstate", "").Code)
 	// A client that has used nothing can be reset too.
 	assert.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, "/v1/policies/api/clients/carol", "").Code)
 }
