@@ -7,8 +7,13 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// number returns the whole number, from 1 to most, that a parameter of the query is.
+// number returns the whole number, from 1 to most, that the only parameter of the query is.
 func number(c echo.Context, name string, missing, most int) (int, error) {
+	for other := range c.QueryParams() {
+		if other != name {
+			return 0, badRequest("there is no parameter %q; there is %s", other, name)
+		}
+	}
 	text := c.QueryParam(name)
 	if text == "" {
 		return missing, nil

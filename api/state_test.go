@@ -224,6 +224,7 @@ func TestHistory(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(r.Body), &j))
 	require.Len(t, j.Decisions["allowed"], 300)
 	assert.NotContains(t, j.Decisions["allowed"], uint32(1))
+	requireProblem(t, s.do(t, http.MethodGet, "/v1/policies/api/history?second=4", ""), http.StatusBadRequest, `there is no parameter "second"; there is seconds`)
 }
 
 // A page of another site may change nothing and learn nothing, whatever it sends; what a
