@@ -349,6 +349,29 @@ func TestMistypedAddressesAreTold(t *testing.T) {
 	}
 }
 
+// Who gives one limit to a client with others of its own, or blocks one in shadow mode, is told
+// what that does.
+func TestOverridesTellWhatMostWouldNotExpect(t *testing.T) {
+	t.Parallel()
+	p, trial := newPolicy("api", fixed("per-minute", 10, time.Minute), fixed("per-hour", 100, time.Hour)), newPolicy("trial", fixed("per-minute", 10, time.Minute))
+	p.Clients, trial.Shadow = clients(map[string]policy.Client{"gold": {Limits: map[string]int64{"per-minute": 1000}}}), true
+	s := newService(p, trial)
+	for _, test := range []struct{ policy, key, body, note string }{
+		{"api", "gold", `{"limits":{"per-hour":200},"for":"1m"}`, `the 1000 that the policy file gives by the limit "per-minute" don't hold meanwhile`},
+		{"api", "gold", `{"limits":{"per-minute":2000},"for":"1m"}`, ""},
+		{"api", "gold", `{"blocked":true,"for":"1m"}`, ""},
+		{"api", "silver", `{"limits":{"per-hour":200},"for":"1m"}`, ""},
+		{"trial", "c", `{"blocked":true,"for":"1m"}`, "the policy is in shadow mode, so its requests are admitted all the same"},
+		{"trial", "c", `{"exempt":true,"for":"1m"}`, ""},
+	} {
+		r := s.override(t, test.policy, test.key, test.body)
+		require.Equal(t, http.StatusOK, r.Code, r.Body)
+		var told struct{ Note string }
+		require.NoError(t, json.Unmarshal([]byte(r.Body), &told))
+		assert.Equal(t, test.note, told.Note, test)
+	}
+}
+
 // A limit that is raised has the burst that it had, and who raises it is told.
 func TestRaisedLimitsKeepTheirBurst(t *testing.T) {
 	t.Parallel()

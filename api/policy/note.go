@@ -45,6 +45,15 @@ func (p *Policy) NoteOn(e *Exception) string {
 			return fmt.Sprintf("the limit %q isn't one of those that count such a client", name)
 		}
 	}
+	own := p.Clients[e.Key].Limits
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		if len(e.Limits) > 0 && e.Limits[name] == 0 {
+			return fmt.Sprintf("the %d that the policy file gives by the limit %q don't hold meanwhile", own[name], name)
+		}
+	}
+	if p.Shadow && e.Blocked {
+		return "the policy is in shadow mode, so its requests are admitted all the same"
+	}
 	for _, l := range limits {
 		if e.Limits[l.Name] > l.Limit && l.Burst > 0 {
 			return fmt.Sprintf("the burst of the limit %q stays %d, and no more are admitted at once", l.Name, l.Burst)
