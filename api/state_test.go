@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -265,6 +266,11 @@ func TestOnlyLocalNames(t *testing.T) {
 		r := newRequest(http.MethodGet, "/v1/policies", "")
 		r.Host = host
 		assert.Equal(t, status, s.serve(t, r).Code, host)
+		for _, target := range []string{"/v1/auth/api", "/healthz"} { // proxies ask for another host, or none
+			r := newRequest(http.MethodGet, target, "")
+			r.Host, r.RemoteAddr = host, "192.0.2."+strconv.Itoa(len(host))+":1234"
+			assert.Equal(t, http.StatusOK, s.serve(t, r).Code, "%s of %s", target, host)
+		}
 	}
 }
 
