@@ -7,6 +7,7 @@ local variables = {
 }
 
 core.register_action("weir", {"http-req"}, function(txn, path)
+	local keys = txn.http:req_get_headers()["x-api-key"] or {}
 	local answer = core.httpclient():get{
 		url = "http://weir" .. path,
 		dst = "abns@weir",
@@ -14,7 +15,7 @@ core.register_action("weir", {"http-req"}, function(txn, path)
 			["x-forwarded-for"] = {txn.f:src()},
 			["x-forwarded-method"] = {txn.f:method()},
 			["x-forwarded-uri"] = {txn.f:pathq()},
-			["x-api-key"] = txn.http:req_get_headers()["x-api-key"],
+			["x-api-key"] = {keys[0], keys[1]}, -- weir refuses two; with a hundred, HAProxy crashes
 		},
 	}
 	if answer.status == 0 or answer.status >= 500 then return end
