@@ -1,6 +1,7 @@
 package api
 
 import (
+	"crypto/rand"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -14,7 +15,7 @@ import (
 // requestLogger returns middleware that logs each request at level debug.
 func requestLogger(log *slog.Logger, showClients bool) echo.MiddlewareFunc {
 	return middleware.RequestLoggerWithConfig(middleware.RequestLoggerConfig{
-		LogMethod: true, LogURIPath: true, LogStatus: true, LogLatency: true, LogRemoteIP: true, LogRequestID: true,
+		LogMethod: true, LogURIPath: true, LogStatus: true, LogLatency: true, LogRemoteIP: true,
 		HandleError: true,
 		LogValuesFunc: func(c echo.Context, v middleware.RequestLoggerValues) error {
 			path, peer := v.URIPath, v.RemoteIP
@@ -23,7 +24,7 @@ func requestLogger(log *slog.Logger, showClients bool) echo.MiddlewareFunc {
 			}
 			attributes := []slog.Attr{
 				slog.String("method", v.Method), slog.String("path", path), slog.Int("status", v.Status),
-				slog.Duration("took", v.Latency), slog.String("peer", peer), slog.String("id", v.RequestID),
+				slog.Duration("took", v.Latency), slog.String("peer", peer), slog.String("id", c.Response().Header().Get(echo.HeaderXRequestID)),
 			}
 			if parent := c.Request().Header.Get("Traceparent"); parent != "" {
 				attributes = append(attributes, slog.String("traceparent", parent))
@@ -32,6 +33,16 @@ func requestLogger(log *slog.Logger, showClients bool) echo.MiddlewareFunc {
 			return nil
 		},
 	})
+}
+
+// giveRequestID is middleware that gives the answer an id unless it has the one of its request.
+func giveRequestID(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if h := c.Response().Header(); h[echo.HeaderXRequestID] == nil {
+			h.Set(echo.HeaderXRequestID, rand.Text())
+		}
+		return next(c)
+	}
 }
 
 // maxRequestID is the longest X-Request-Id that comes back.

@@ -39,7 +39,7 @@ func NewServer(cfg Config) *Server {
 		s.middleware = append(s.middleware, s.authorize)
 	}
 	if s.logsRequests() {
-		s.middleware = append(s.middleware, requestLogger(s.cfg.Log, s.cfg.LogClients), middleware.RequestID())
+		s.middleware = append(s.middleware, requestLogger(s.cfg.Log, s.cfg.LogClients), giveRequestID)
 	}
 	// Wrapped here, once: middleware wraps the handler anew in each request.
 	safe := middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.panicked})

@@ -112,6 +112,10 @@ func TestRequestsAreLoggedAtDebugOnly(t *testing.T) {
 	assert.NotEmpty(t, r.Header.Get("X-Request-Id"))
 	assert.Contains(t, debug.String(), "method=POST path=/v1/check status=404")
 	assert.Contains(t, debug.String(), "id="+r.Header.Get("X-Request-Id"))
+	// nginx takes an answer with a long one for a failure.
+	r = s.do(t, http.MethodGet, "/v1/policies", "", "X-Request-Id", strings.Repeat("a", 129))
+	assert.Less(t, len(r.Header.Get("X-Request-Id")), 129)
+	assert.Contains(t, debug.String(), "id="+r.Header.Get("X-Request-Id"))
 
 	quiet := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
 	quiet.admits(t, `{"policy":"api","client":"alice"}`)
