@@ -201,6 +201,7 @@ func (x *Exchange) Answer() {
 	}
 	answer, last := w.render(c.dateAt(now), false, c.closing.Load())
 	rest, ok := c.writeNow(w.attempt, answer)
+	c.in.start = c.in.end // also of a body that nobody has read
 	c.in.finish(now, false)
 	c.due.Store(now.Add(l.http.IdleTimeout).Unix())
 	switch {

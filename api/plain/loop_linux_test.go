@@ -1,6 +1,7 @@
 package plain
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -234,7 +235,8 @@ func TestTheLoopClosesLateConnections(t *testing.T) {
 func TestTheLoopWaitsForNoReader(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
-	big := newSite(t, func(w http.ResponseWriter, _ *http.Request) {
+	big := newSite(t, func(w http.ResponseWriter, r *http.Request) {
+		assert.NotEqual(t, "/plain/body", r.URL.Path, "nobody has read the body, so it is asked")
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = w.Write(make([]byte, size))
 	}, func(s *Server) {
@@ -245,8 +247,9 @@ func TestTheLoopWaitsForNoReader(t *testing.T) {
 		}
 	})
 	c := big.dial(t)
+	body := strings.Replace(get, "/plain", "/plain/body", 1)
 	for range 2 {
-		c.send(t, get)
+		c.send(t, fmt.Sprintf("POST /plain HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
 		r, err := http.ReadResponse(c.answers, nil)
 		require.NoError(t, err)
 		other := big.dial(t)
