@@ -110,6 +110,9 @@ func describeAuth(b *strings.Builder, p *policy.Policy) {
 	}
 	fmt.Fprintf(b, "  /v1/auth/%s identifies clients by %s and denies with %d\n",
 		p.Name, strings.Join(identifiers, ", else "), p.AuthDenyStatus)
+	if i := slices.Index(p.Identify, policy.Identifier{}); i >= 0 && i < len(p.Identify)-1 {
+		fmt.Fprintf(b, "  /v1/auth/%s never gets to %v: each request has an address\n", p.Name, p.Identify[i+1])
+	}
 	if p.AuthBadRequestStatus != 400 {
 		fmt.Fprintf(b, "  /v1/auth/%s refuses requests whose client it can't name with %d\n", p.Name, p.AuthBadRequestStatus)
 	}

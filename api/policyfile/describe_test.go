@@ -196,6 +196,16 @@ func TestMistypedAddressesAreTold(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(told, "counts as a name"))
 }
 
+// A header behind ip names nobody, which is said.
+func TestHeadersBehindIPAreTold(t *testing.T) {
+	t.Parallel()
+	for identify, told := range map[string]bool{"[ip, header:X-Api-Key]": true, "[header:X-Api-Key, ip]": false, "[ip]": false, "[header:X-Api-Key]": false} {
+		policies := parseText(t, more("identify: "+identify))
+		require.NoError(t, embedded().Bind(policies))
+		assert.Equal(t, told, strings.Contains(Describe(policies), "never gets to header:X-Api-Key: each request has an address"), identify)
+	}
+}
+
 func TestInWords(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
