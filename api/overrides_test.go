@@ -372,6 +372,17 @@ func TestOverridesTellWhatMostWouldNotExpect(t *testing.T) {
 	}
 }
 
+// Who lowers a limit below what a route costs is told, as whoever writes that into the file is.
+func TestLimitsBelowTheCostOfARouteAreTold(t *testing.T) {
+	t.Parallel()
+	s := newRouted(nil)
+	for limits, want := range map[string]bool{`{"per-minute":9}`: true, `{"per-hour":9}`: true, `{"per-minute":10}`: false} {
+		body := s.override(t, "api", "small", `{"limits":`+limits+`,"for":"1m"}`).Body
+		assert.Equal(t, want, strings.Contains(body, `"note":"the cost 10 of the route /export is above 9, `), body)
+		assert.Equal(t, want, s.proxied(t, "small", "GET", "/export").Code == http.StatusBadRequest, limits)
+	}
+}
+
 // A limit that is raised has the burst that it had, and who raises it is told.
 func TestRaisedLimitsKeepTheirBurst(t *testing.T) {
 	t.Parallel()

@@ -59,6 +59,16 @@ func (p *Policy) NoteOn(e *Exception) string {
 			return fmt.Sprintf("the burst of the limit %q stays %d, and no more are admitted at once", l.Name, l.Burst)
 		}
 	}
+	for i := range p.Routes {
+		r := &p.Routes[i]
+		for _, l := range p.Limits {
+			own, has := e.Limits[l.Name]
+			apart := slices.ContainsFunc(r.Limits, func(on Limit) bool { return on.Name == l.Name })
+			if has && own < r.Cost && l.Burst == 0 && !l.CountsRequests && !apart {
+				return fmt.Sprintf("the cost %d of the route %s is above %d, so the limit %q refuses each request of it as one that is wrong", r.Cost, r, own, l.Name)
+			}
+		}
+	}
 	return ""
 }
 
