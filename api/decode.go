@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -75,6 +76,9 @@ func readBody(r *http.Request, limit int64) (*body, error) {
 	switch {
 	case err != nil:
 		b.release()
+		if op := (*net.OpError)(nil); errors.As(err, &op) { // it names addresses, which are nobody's business
+			err = op.Err
+		}
 		return nil, badRequest("the body could not be read: %v", err)
 	case n > limit:
 		b.release()

@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -197,17 +200,21 @@ func TestBodyTooLarge(t *testing.T) {
 func TestBodyThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
-	r := newRequest(http.MethodPost, "/v1/check", "")
-	r.Body = io.NopCloser(io.MultiReader(strings.NewReader(`{"policy":"api","client":"alice"}`), brokenReader{}))
-	r.ContentLength = -1
-	requireProblem(t, s.serve(t, r), http.StatusBadRequest, "the body could not be read: unexpected EOF")
+	for _, test := range []struct {
+		err  error
+		told string
+	}{
+		{io.ErrUnexpectedEOF, "the body could not be read: unexpected EOF"},
+		{&net.OpError{Op: "read", Addr: &net.TCPAddr{}, Err: os.ErrDeadlineExceeded}, "the body could not be read: i/o timeout"},
+	} {
+		r := newRequest(http.MethodPost, "/v1/check", "")
+		r.Body = io.NopCloser(io.MultiReader(strings.NewReader(`{"policy":"api","client":"alice"}`), iotest.ErrReader(test.err)))
+		r.ContentLength = -1
+		requireProblem(t, s.serve(t, r), http.StatusBadRequest, test.told)
+	}
 	requireUntouched(t, s)
 	s.admits(t, `{"policy":"api","client":"bob"}`) // nothing of that body is left
 }
-
-type brokenReader struct{}
-
-func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func TestLargeBodiesLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
