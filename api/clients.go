@@ -48,6 +48,8 @@ func (s *Server) resetClient(c echo.Context, by change) error {
 		return c.NoContent(http.StatusNoContent)
 	}
 	if !s.resets.add(lateReset{d.Name, client}, now) {
+		by.What, by.Error = "client perhaps reset, in some limits", err.Error()
+		s.changed(by)
 		return storeFailed("the client was not reset in all limits, and %d others wait for the store; do it again: %v", maxResets, err)
 	}
 	d.Forget(client)
