@@ -33,7 +33,7 @@ type work[S any] struct {
 	// lost a race. A failed guess from a stale snapshot, or from none, isn't
 	// counted as a lost race.
 	attempts, lost int
-	met            bool // the process had seen the client before
+	met            bool // the process had written the client's state before: who only looks tells nothing of its share
 
 	// Of the attempt under way.
 	next   transition[S]
@@ -58,7 +58,7 @@ const triesTogether = 3
 
 // Begin implements ledger.Work.
 func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *batch[S]) {
-	w.a, w.client, w.batch, w.met = a, client, b, a.last.expires > 0
+	w.a, w.client, w.batch, w.met = a, client, b, a.pace.answered > 0
 	var ok bool
 	if w.deadline, ok = ctx.Deadline(); !ok {
 		w.deadline = time.Now().Add(counters.DefaultTimeout)

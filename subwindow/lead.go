@@ -24,7 +24,7 @@ func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledg
 	w.deadline, _ = ctx.Deadline()
 	w.pending, w.counted, w.toldOthers, w.repairs, w.flown = w.pending[:0], false, false, false, nil
 	w.name(a, client)
-	w.met = a.verified != 0
+	w.met = a.counted
 	w.nextSlot()
 }
 

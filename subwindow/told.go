@@ -13,7 +13,7 @@ import (
 func (w *work) tally(n int64, anew bool) {
 	a := w.a
 	a.flight = nil
-	w.counted = true
+	w.counted, a.counted = true, true
 	if s := a.at(w.bucket); anew {
 		// What else is in the slot is from before the reset, or isn't known: all is
 		// read before the calls are judged.
@@ -150,6 +150,7 @@ func (w *work) duesTold() (err error) {
 			if w.see(d.bucket, added.Count, true, d.cost) > 0 {
 				a.doubtful = true
 			}
+			a.counted = true
 		case errors.Is(added.Err, counters.ErrLost):
 			if a.doubtful = d.bucket >= w.oldest; !a.doubtful { // it is in no window any more
 				*s = slot{}

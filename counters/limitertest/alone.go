@@ -78,6 +78,38 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 		p.Fail(ErrUnsent)
 		assert.False(t, p.ask(1, "c", 1).Allowed)
 	})
+	// However a client asks, a process learns what share of it is its own.
+	shared := func(t *testing.T, come func(p *processes, i int, client string)) (admitted int) {
+		const n, clients, visits = 8, 100, 6
+		p, random := begin(t, n), rand.New(rand.NewPCG(1, 1))
+		p.pause = 0 // all is of one window
+		for i := range clients * visits {
+			come(p, random.IntN(n), fmt.Sprint("c", i%clients))
+		}
+		p.Fail(ErrUnsent)
+		for i := range n * limit {
+			if p.ask(i%n, "new", 1).Allowed {
+				admitted++
+			}
+		}
+		return admitted
+	}
+	for how, come := range map[string]func(p *processes, i int, client string){
+		"cost 0, and then the cost": func(p *processes, i int, client string) {
+			p.ask(i, client, 0)
+			p.ask(i, client, 1)
+		},
+		"cost 0, and then a charge": func(p *processes, i int, client string) {
+			p.ask(i, client, 0)
+			p.charge(i, client, 1)
+		},
+		"only charges": func(p *processes, i int, client string) { p.charge(i, client, 1) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			checks := shared(t, func(p *processes, i int, client string) { p.ask(i, client, 1) })
+			assert.InDelta(t, checks, shared(t, come), limit/2)
+		})
+	}
 	t.Run("what remains", func(t *testing.T) {
 		const n = 4
 		p := begin(t, n)
