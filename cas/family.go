@@ -111,7 +111,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 }
 
 // Leave implements ledger.Family: it answers if others have held the process up.
-func (f *family[S]) Leave(a *account[S], r counters.Request, _ any, deadline time.Time, err error) (d counters.Decision, answered bool) {
+func (f *family[S]) Leave(a *account[S], r counters.Request, deadline time.Time, err error) (d counters.Decision, answered bool) {
 	if deadline.IsZero() || !errors.Is(err, context.DeadlineExceeded) || !a.pace.contended(deadline, f.cfg.StoreTimeout) {
 		return d, false
 	}

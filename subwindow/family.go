@@ -97,7 +97,7 @@ func (f *family) Alone(a *account, r counters.Request, of any) counters.Decision
 }
 
 // Leave implements ledger.Family.
-func (f *family) Leave(*account, counters.Request, any, time.Time, error) (d counters.Decision, answered bool) {
+func (f *family) Leave(*account, counters.Request, time.Time, error) (d counters.Decision, answered bool) {
 	return d, false
 }
 

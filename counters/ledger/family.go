@@ -52,10 +52,9 @@ type Family[A any] interface {
 	// Alone decides r without the store. What it admits is due. r was part of the
 	// flight, if that isn't nil.
 	Alone(a *A, r counters.Request, flight any) counters.Decision
-	// Leave notes that the caller of r has given up with err, at the deadline or
-	// before, and that its flight, if that isn't nil, goes on without it. Leave may
-	// answer r all the same.
-	Leave(a *A, r counters.Request, flight any, deadline time.Time, err error) (d counters.Decision, answered bool)
+	// Leave may answer r all the same, the caller of which has given up with err, at the
+	// deadline or before.
+	Leave(a *A, r counters.Request, deadline time.Time, err error) (d counters.Decision, answered bool)
 	// Refund notes that r, which was admitted at its Now with the decision taken, is given
 	// back, and reports whether the store is to be told.
 	Refund(a *A, r counters.Request, taken counters.Decision) (tell bool)

@@ -152,12 +152,10 @@ func (b *Book[A]) abandon(ctx context.Context, q Request[A], d counters.Decision
 	deadline, _ := ctx.Deadline()
 	q.Client.mu.Lock()
 	defer q.Client.mu.Unlock()
-	var flight any
 	if left != nil {
-		flight = left.Call.Request.Flight
-		err = Failed(err, flight)
+		err = Failed(err, left.Call.Request.Flight)
 	}
-	if d, answered := b.config.Family.Leave(&q.Client.Account, q.Request, flight, deadline, err); answered && q.Kind != Tells {
+	if d, answered := b.config.Family.Leave(&q.Client.Account, q.Request, deadline, err); answered && q.Kind != Tells {
 		return d, nil
 	}
 	return d, err
