@@ -51,9 +51,6 @@ type flight struct {
 // taken returns how much of what is alone is taken for counted, and so isn't due.
 func (f *flight) taken() int64 { return min(f.alone, f.in) }
 
-// An admission says which flight, if any, a request that was admitted alone was part of.
-type admission struct{ flight *flight }
-
 // An account is what a process knows of a client. What is in use of a slot is what
 // the store has and what is due.
 type account struct {

@@ -92,7 +92,7 @@ func (f *family) Alone(a *account, r counters.Request, of any) counters.Decision
 		_, most := a.standsFor(p.bucket, r.Cost)
 		d = f.decision(a.believe(p, use), p, standing(r, most), d.Allowed)
 	}
-	d.Receipt = counters.Receipt{Alone: admission{flown}}
+	d.Receipt = counters.Receipt{Alone: flown}
 	return d
 }
 
@@ -107,13 +107,11 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 	if p.now <= a.forgottenTo {
 		return false
 	}
-	if by, alone := taken.Receipt.Alone.(admission); alone {
-		flown := by.flight
-		if flown != nil && !flown.outcome.Certain() { // what it may have counted is given back when that is known
-			a.admit(flown, -r.Cost)
-			if flown.outcome == ledger.Unknown {
-				f.options.RefundFailed()
-			}
+	flown, _ := taken.Receipt.Alone.(*flight)
+	if flown != nil && !flown.outcome.Certain() { // what it may have counted is given back when that is known
+		a.admit(flown, -r.Cost)
+		if flown.outcome == ledger.Unknown {
+			f.options.RefundFailed()
 		}
 	}
 	return a.giveBack(p.bucket, r.Cost, p.now)
