@@ -69,19 +69,16 @@ func (w *work) nextSlot() bool {
 	if len(w.calls) == 0 {
 		return false
 	}
-	latest, n := w.calls[0].Request.Now, 1
-	w.place = w.window.place(latest)
+	n := 1
+	w.place = w.window.place(w.calls[0].Request.Now)
 	for _, call := range w.calls[1:] {
-		now := call.Request.Now
-		if counters.Calendar(now, w.window.Width).Number != w.bucket {
+		p := w.window.place(call.Request.Now)
+		if p.bucket != w.bucket {
 			break
 		}
-		if n++; now.After(latest) {
-			latest = now
+		if n++; p.now > w.now {
+			w.place = p
 		}
-	}
-	if n > 1 {
-		w.place = w.window.place(latest)
 	}
 	w.pending = append(w.pending[:0], w.calls[:n]...)
 	w.chosen = slices.Grow(w.chosen[:0], n)[:n]
