@@ -34,11 +34,10 @@ func (w *work) choose() int64 {
 	if len(w.pending) == 0 {
 		return 0
 	}
-	f := w.spare
-	if f == nil {
-		f = new(flight)
+	if w.spare == nil {
+		w.spare = new(flight)
 	}
-	w.spare = f
+	f := w.spare
 	_, share := a.telling(w.now)
 	var at int64
 	for i, c := range w.pending {

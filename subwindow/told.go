@@ -158,10 +158,8 @@ func (w *work) duesTold() (err error) {
 		case o == ledger.NotDone:
 			err = added.Err
 		case d.cost > 0:
-			f := &flight{bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.forgottenTo+1)}
-			u := a.owing()
-			u.flights, a.doubtful = append(u.flights, f), true
-			w.fly(f, added.Err)
+			a.flight = &flight{bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.forgottenTo+1)}
+			w.fly(a.ground(), added.Err)
 			err = added.Err
 		default: // it is taken for done: nothing is subtracted twice, as that would admit too much
 			a.owe(d.bucket, -d.cost, 0)
