@@ -89,7 +89,10 @@ func (w *work[S]) Next() ledger.Step {
 		if time.Now().Before(w.turn) {
 			return ledger.Waits
 		}
-		w.hasWaited()
+		if w.heldUp = w.wait >= w.cfg.StoreTimeout/heldUpPart; w.heldUp {
+			w.a.pace.heldUp = time.Now()
+		}
+		w.wait = 0
 	}
 	for {
 		w.swaps, w.swapped, w.size, w.reset = false, false, w.a.last.size, w.a.last.origin.reset
@@ -165,14 +168,6 @@ func (w *work[S]) awaitsTurn() bool {
 		w.turn = time.Now().Add(w.wait)
 	}
 	return w.wait > 0
-}
-
-// hasWaited notes that the process has waited for its turn.
-func (w *work[S]) hasWaited() {
-	if w.heldUp = w.wait >= w.cfg.StoreTimeout/heldUpPart; w.heldUp {
-		w.a.pace.heldUp = time.Now()
-	}
-	w.wait = 0
 }
 
 // full reports whether nothing remains for any of the calls. If something does,
@@ -357,6 +352,9 @@ func (w *work[S]) replacement(key string) counters.Replacement {
 
 // Finish implements ledger.Work.
 func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
+	if w.wait > 0 {
+		return true, nil
+	}
 	a, f := w.a, w.a.flight
 	a.flight = nil
 	if w.swaps {
@@ -368,10 +366,6 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 	if w.err != nil {
 		w.fail(f)
 		return false, w.flown
-	}
-	if w.wait > 0 {
-		w.hasWaited()
-		return true, nil
 	}
 	if w.swaps && !w.swapped && w.asked {
 		w.lost++
