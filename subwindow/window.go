@@ -265,15 +265,12 @@ func (w Window) uncounted(limit int64) int64 {
 // at most the limit in the others.
 func (w Window) Most(limit int64) int64 {
 	switch {
-	case w.fixed():
-		return 2 * limit
-	case w.Strict:
+	case w.Strict && !w.fixed():
 		return limit
 	case w.Capped:
 		return min(2*limit, limit+w.uncounted(limit))
-	default:
-		return 2 * limit
 	}
+	return 2 * limit
 }
 
 // shrunk returns how long a slot must have been the oldest until what is
