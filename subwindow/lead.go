@@ -73,6 +73,7 @@ func (w *work) Finish() (more bool, flown []ledger.Flown) {
 	a := w.a
 	w.reach()
 	anew := resetAt(a.generation) != resetAt(w.generation) // this process has reset the client meanwhile
+	w.met = w.met && !anew                                 // what is there may be its own
 	var err error
 	if w.step != tells {
 		err = w.added[0].Err
@@ -82,7 +83,7 @@ func (w *work) Finish() (more bool, flown []ledger.Flown) {
 	switch {
 	case err != nil || w.step == tells:
 	case w.step == counts:
-		w.tally(w.added[0].Count, anew)
+		w.tally(w.added[0].Count)
 	case w.step == repairs:
 		w.repaired(w.added[0].Count)
 	case !anew:

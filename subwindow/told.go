@@ -8,17 +8,12 @@ import (
 	"weir/counters/ledger"
 )
 
-// tally notes that the store has counted the sum, and has n then. It is anew if this
-// process has reset the client meanwhile.
-func (w *work) tally(n int64, anew bool) {
+// tally notes that the store has counted the sum, and has n then.
+func (w *work) tally(n int64) {
 	a := w.a
 	a.flight = nil
 	w.counted, a.counted = true, true
-	if s := a.at(w.bucket); anew {
-		// What else is in the slot is from before the reset, or isn't known: all is
-		// read before the calls are judged.
-		s.count, s.own = w.sum, w.sum
-	} else if !w.verify() {
+	if s := a.at(w.bucket); !w.verify() {
 		if w.see(w.bucket, n-w.sum, true, 0) > 0 { // a loss, or a reset
 			a.doubtful = true
 		}
