@@ -158,7 +158,9 @@ type instance struct {
 func (i *instance) check(cost int64) counters.Decision {
 	i.t.Helper()
 	r := counters.Request{Client: "c", Cost: cost, Limit: i.limit, Now: i.now}
-	d, err := i.limiter.Take(context.Background(), r)
+	ctx, cancel := context.WithTimeout(i.t.Context(), time.Minute) // of a machine that stands still
+	defer cancel()
+	d, err := i.limiter.Take(ctx, r)
 	if i.store.Err == nil {
 		require.NoError(i.t, err)
 	}
