@@ -16,6 +16,7 @@ import (
 	"weir/api/decide"
 	"weir/api/overrides"
 	"weir/api/policy"
+	"weir/counters"
 )
 
 // overrideJSON is an override in answers.
@@ -265,7 +266,7 @@ func ifMatch(r *http.Request) (revision int64, err error) {
 // that, it may be in force in a moment: then the audit has who asked for it.
 func (s *Server) overrideFailed(err error, by change, key policy.ClientKey) error {
 	p := overrideProblem(err, by.Policy, key)
-	if p.Status == http.StatusServiceUnavailable {
+	if p.Status == http.StatusServiceUnavailable && !unchanged(err) {
 		by.What, by.Error = strings.Replace(by.What, "override", "override perhaps", 1), err.Error()
 		s.changed(by)
 	}
@@ -281,7 +282,14 @@ func overrideProblem(err error, policyName string, key policy.ClientKey) *proble
 		return newProblem(http.StatusPreconditionFailed, "the override for %s has another revision by now; GET it again", key.Means())
 	case errors.Is(err, overrides.ErrFull):
 		return newProblem(http.StatusConflict, "%v", err)
+	case unchanged(err):
+		return storeFailed("no override was changed, as the store failed; do it again: %v", err)
 	default:
 		return storeFailed("the store could not say whether this was done; do it again: %v", err)
 	}
+}
+
+// unchanged reports whether the store has surely done nothing, of those that failed.
+func unchanged(err error) bool {
+	return errors.Is(err, counters.ErrNotSent) || errors.Is(err, counters.ErrRefused)
 }

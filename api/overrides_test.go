@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -237,25 +238,47 @@ func TestRights(t *testing.T) {
 }
 
 // Who changes an override while the store doesn't say whether it has heard of it stands in the
-// audit: it may be in force a moment later.
+// audit: it may be in force a moment later. Where it surely isn't, the answer says so.
 func TestTheAuditHasChangesOfWhichNobodyKnows(t *testing.T) {
 	t.Parallel()
 	store := &watchedStore{Store: memory.New(nil), keys: make(map[string]bool)}
 	s := newServiceWith(func(cfg *Config) {
 		cfg.LogClients = true
-		cfg.Overrides = overrides.New(overrides.Config{Store: store, KeyPrefix: "weir", Now: time.Now, Foreign: func() {}, Log: cfg.Log})
+		cfg.Overrides = overrides.New(overrides.Config{Store: store, KeyPrefix: "weir", Now: cfg.Now, Foreign: func() {}, Log: cfg.Log})
 	}, newPolicy("api", fixed("per-minute", 3, time.Minute)))
 	require.Equal(t, http.StatusOK, s.override(t, "api", "c", `{"blocked":true,"for":"1h"}`).Code)
-	store.failWith(counters.ErrTimeout)
-	require.Equal(t, http.StatusServiceUnavailable, s.override(t, "api", "c", `{"exempt":true,"for":"10m","reason":"INC-77"}`).Code)
-	require.Equal(t, http.StatusServiceUnavailable, s.endOverride(t, "api", "c").Code)
+	failSwaps := func(err error) {
+		store.mu.Lock()
+		defer store.mu.Unlock()
+		store.fault = func(_ context.Context, operation, _ string) error {
+			if operation == "swap" {
+				return err
+			}
+			return nil
+		}
+	}
+	const unsure, unchanged = "could not say whether this was done; do it again", "no override was changed, as the store failed; do it again"
+	fails := func(r result, detail string) {
+		t.Helper()
+		require.Equal(t, http.StatusServiceUnavailable, r.Code)
+		require.Contains(t, r.Detail, detail)
+	}
+	failSwaps(counters.ErrTimeout)
+	fails(s.override(t, "api", "c", `{"exempt":true,"for":"10m","reason":"INC-77"}`), unsure)
+	fails(s.endOverride(t, "api", "c"), unsure)
+	for _, err := range []error{counters.ErrNotSent, counters.ErrRefused} {
+		failSwaps(fmt.Errorf("%w: %w", counters.ErrUnavailable, err))
+		fails(s.endOverride(t, "api", "c"), unchanged)
+	}
+	store.failWith(counters.ErrTimeout) // when the list is read
+	fails(s.endOverride(t, "api", "c"), unchanged)
 	store.failWith(nil)
 	requireProblem(t, s.endOverride(t, "api", "d"), http.StatusNotFound, `no override for client "d"`)
 	var got struct{ Changes []change }
 	require.NoError(t, json.Unmarshal([]byte(s.do(t, http.MethodGet, "/v1/audit", "").Body), &got))
 	require.Len(t, got.Changes, 3)
 	for i, want := range []change{
-		{What: "override perhaps ended", Error: counters.ErrTimeout.Error()},
+		{What: "override perhaps ended: blocked", Error: counters.ErrTimeout.Error()},
 		{What: "override perhaps set: exempt for 10m0s", Reason: "INC-77", Error: counters.ErrTimeout.Error()},
 		{What: "override set: blocked for 1h0m0s"},
 	} {

@@ -42,8 +42,8 @@ const (
 	patience = 2 * time.Second
 )
 
-// Errors of Set and Remove, beside those of the store: then nothing was changed, or
-// nobody knows, and it can be done again.
+// Errors of Set and Remove, beside those of the store: then it can be done again, and
+// nothing was changed if it is a counters.ErrNotSent or ErrRefused; else nobody knows.
 var (
 	ErrNone    = errors.New("there is no such override")
 	ErrChanged = errors.New("the override has changed since")
@@ -189,6 +189,9 @@ func (o *Overrides) change(ctx context.Context, do func(l *list, now time.Time) 
 	o.writing.Lock()
 	defer o.writing.Unlock()
 	state, err := o.cfg.Store.Load(ctx, o.list)
+	if err != nil {
+		return fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+	}
 	for err == nil {
 		now := o.cfg.Now()
 		seen, _ := decode(state.Value)
