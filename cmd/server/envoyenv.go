@@ -59,7 +59,7 @@ var envoyVariables = []envoyVariable{
 	{name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", usual: "true", note: "weir isn't ready without limits"},
 	{name: "MERGE_DOMAIN_CONFIG", usual: "true", note: "files of one domain are read as one"},
 	{name: "LOCAL_CACHE_SIZE_IN_BYTES", usual: "0", note: "weir remembers -view-clients of each limit"},
-	{name: "EXPIRATION_JITTER_MAX_SECONDS", usual: "300", note: "items expire without jitter"},
+	{name: "EXPIRATION_JITTER_MAX_SECONDS", usual: "0", note: "items expire without jitter"},
 	{name: "MEMCACHE_MAX_IDLE_CONNS", usual: "2", note: "all callers share a connection"},
 	{name: "MEMCACHE_SRV_REFRESH", note: "names are looked up every 10 s"},
 	{name: "BACKEND_TYPE", usual: "memcache", note: "weir counts on Memcached"},
@@ -215,10 +215,13 @@ func (t *translation) mode() {
 }
 
 func (t *translation) memcached() {
-	if name := t.variables["MEMCACHE_SRV"]; name != "" {
-		t.set("memcached", "dnssrv+"+name, "MEMCACHE_SRV")
-	} else {
+	switch name := t.variables["MEMCACHE_SRV"]; {
+	case name == "":
 		t.same("memcached", "MEMCACHE_HOST_PORT")
+	case t.variables["MEMCACHE_HOST_PORT"] != "":
+		t.fail("MEMCACHE_SRV", "MEMCACHE_HOST_PORT is set too; unset one of them")
+	default:
+		t.set("memcached", "dnssrv+"+name, "MEMCACHE_SRV")
 	}
 	if t.is("MEMCACHE_TLS", false) {
 		t.set("memcached-tls", "true", "MEMCACHE_TLS")

@@ -96,6 +96,7 @@ func TestVariablesOfEnvoyWithoutAFlag(t *testing.T) {
 		"GRPC_CLIENT_TLS_SAN=envoy":   `-envoy-env: GRPC_CLIENT_TLS_SAN="envoy": weir takes any certificate of the authority`,
 		"CACHE_KEY_PREFIX=a:b/c":      `-key-prefix: key prefix "a:b/c" must have no / after a colon`,
 		"LOG_FORMAT=xml":              `-log-format "xml" must be text or json`,
+		"MEMCACHE_SRV=s":              `-envoy-env: MEMCACHE_SRV="s": MEMCACHE_HOST_PORT is set too; unset one of them`,
 		"MEMCACHE_TLS_CLIENT_CERT=c":  `-envoy-env: MEMCACHE_TLS_CLIENT_CERT="c": weir shows Memcached no certificate; -memcached-user-file is for user and password`,
 	} {
 		_, err := parseConfig([]string{"-envoy-env"}, []string{"MEMCACHE_HOST_PORT=a:1", variable}, io.Discard)
@@ -136,7 +137,7 @@ func TestNoVariableOfEnvoyIsPassedOver(t *testing.T) {
 		}
 	}
 	_, notes, err := envoyFlags([]string{
-		"BACKEND_TYPE=memcache", "DEBUG_PORT=6070", "EXPIRATION_JITTER_MAX_SECONDS=300", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=1", "LOCAL_CACHE_SIZE_IN_BYTES=0",
+		"BACKEND_TYPE=memcache", "DEBUG_PORT=6070", "EXPIRATION_JITTER_MAX_SECONDS=0", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=1", "LOCAL_CACHE_SIZE_IN_BYTES=0",
 		"MEMCACHE_MAX_IDLE_CONNS=2", "MERGE_DOMAIN_CONFIG=true", "RUNTIME_WATCH_ROOT=false", "PROTO=tcp", "PATH=/bin", "REDIS_URL=",
 	})
 	require.NoError(t, err)
