@@ -26,6 +26,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 )
 
 // Defaults of a Config.
@@ -90,6 +91,9 @@ func New(cfg Config) (*Client, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, fmt.Errorf("client: URL %q must be like http://127.0.0.1:8080", cfg.URL)
 	}
+	if strings.ContainsFunc(cfg.Token, unicode.IsControl) { // no header may have it, so weir would never be asked
+		return nil, errors.New("client: Token has a line end or another control character; trim what was read from a file")
+	}
 	if cfg.Timeout < 0 {
 		return nil, fmt.Errorf("client: Timeout %v must be positive", cfg.Timeout)
 	}
@@ -126,7 +130,7 @@ func newTransport() *http.Transport {
 }
 
 // Close tries once more to settle what Settle couldn't, and closes the connections that
-// nobody uses. It may take Config.Timeout. Nothing may be settled after it.
+// nobody uses. It may take Config.Timeout twice. Nothing may be settled after it.
 func (c *Client) Close() {
 	c.settler.close()
 	if c.own != nil {

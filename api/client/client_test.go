@@ -367,6 +367,7 @@ func TestConfigsThatCanNotWork(t *testing.T) {
 	for _, cfg := range []client.Config{
 		{}, {URL: "localhost:8080"}, {URL: "ftp://localhost"}, {URL: "http://"}, {URL: "http://localhost/?a=b"},
 		{URL: "http://localhost/#a"}, {URL: "http://a b"}, {URL: "http://localhost", Timeout: -1},
+		{URL: "http://localhost", Token: "read from a file\n"},
 	} {
 		_, err := client.New(cfg)
 		assert.Error(t, err, cfg)
