@@ -33,6 +33,9 @@ const ResetTime = resetTime
 // LongestMemory is how long a denial is remembered at most.
 const LongestMemory = longestMemory
 
+// MaxWaiting is how many settlements wait for weir at most.
+const MaxWaiting = maxWaiting
+
 // TrustAnybody lets the client take any certificate.
 func (c *Client) TrustAnybody() { c.own.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} }
 

@@ -97,6 +97,35 @@ func TestASettlementIsDoneLater(t *testing.T) {
 	}
 }
 
+// Settlements that are being tried again keep their room.
+func TestNoMoreSettlementsWaitThanMay(t *testing.T) {
+	t.Parallel()
+	w, c := start(t, client.Config{})
+	w.answers(func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusBadGateway)
+		return true
+	})
+	r := client.Receipt{Text: "w1.x", Until: time.Now().Add(time.Hour)}
+	var filling sync.WaitGroup
+	for range 200 {
+		filling.Go(func() {
+			for range client.MaxWaiting / 200 {
+				_, err := c.Settle(t.Context(), r, 1)
+				assert.ErrorIs(t, err, client.ErrSettledLater)
+			}
+		})
+	}
+	filling.Wait()
+	h := w.holds()
+	<-h.arrived
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := c.Settle(ctx, r, 1)
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.NotErrorIs(t, err, client.ErrSettledLater)
+	close(h.release)
+}
+
 func TestPlacesAreHeld(t *testing.T) {
 	t.Parallel()
 	_, c := start(t, client.Config{}, newPolicy("jobs", places("jobs", 2, time.Minute)))

@@ -87,12 +87,11 @@ func (s *settler) work() {
 			last = true
 		}
 		s.mu.Lock()
-		trying := s.waiting
-		s.waiting = nil
+		trying := s.waiting // which wait on, as others would take their room
 		s.mu.Unlock()
 		left := s.try(trying)
 		s.mu.Lock()
-		if s.waiting = append(left, s.waiting...); len(s.waiting) == 0 {
+		if s.waiting = append(left, s.waiting[len(trying):]...); len(s.waiting) == 0 {
 			s.works, last = false, true
 		}
 		s.mu.Unlock()
