@@ -110,15 +110,15 @@ func (b *breaker) record(now time.Time) record {
 }
 
 // A refusal is the error of an operation while a breaker is open:
-// ErrUnavailable and ErrNotSent. It tells why the breaker has opened.
+// ErrUnavailable and ErrNotSent. It tells why the breaker has opened, or why it stays so.
 type refusal struct {
 	text string
 	over chan struct{} // closed with the breaker
 }
 
-func newRefusal(cause error) *refusal {
+func newRefusal(cause error, over chan struct{}) *refusal {
 	why := strings.TrimPrefix(cause.Error(), pipeline.ErrNotSent.Error()+": ")
-	return &refusal{fmt.Sprintf("%v: %s", counters.ErrUnavailable, why), make(chan struct{})}
+	return &refusal{fmt.Sprintf("%v: %s", counters.ErrUnavailable, why), over}
 }
 
 func (r *refusal) Error() string { return r.text }
@@ -133,6 +133,15 @@ func (b *breaker) refuse() error {
 		return refusal
 	}
 	return nil
+}
+
+// stays notes why a probe has failed, unless the breaker has been closed meanwhile.
+func (b *breaker) stays(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if open := b.refusal.Load(); open != nil {
+		b.refusal.Store(newRefusal(err, open.over))
+	}
 }
 
 // await returns when the breaker is closed, or ctx has ended.
@@ -167,7 +176,7 @@ func (b *breaker) note(o outcome, err error) {
 		b.down += now.Sub(opened)
 	default:
 		b.outages++
-		b.refusal.Store(newRefusal(err))
+		b.refusal.Store(newRefusal(err, make(chan struct{})))
 		b.probing = b.probing || b.run(b.probeUntilClosed)
 	}
 }

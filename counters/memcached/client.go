@@ -56,7 +56,11 @@ func newClients(s *server, number uint64, dial pipeline.DialFunc, timeout time.D
 	cs.idle.pool, cs.bulk.pool = cs.pool, cs.many
 	cs.member, cs.leave = context.WithCancel(context.Background())
 	cs.breaker.silence, cs.breaker.run = silence(timeout), cs.pool.Go
-	cs.breaker.probe = func() { _ = cs.ask(probeTimeout, "version\r\n", checkVersion) } // the breaker is told
+	cs.breaker.probe = func() { // the breaker is told of an answer
+		if err := cs.ask(probeTimeout, "version\r\n", checkVersion); err != nil {
+			cs.breaker.stays(err)
+		}
+	}
 	return cs
 }
 

@@ -322,6 +322,23 @@ func TestMemcachedAuthentication(t *testing.T) {
 	}
 }
 
+// Why a server is down may change before it is up: one that didn't listen comes back with
+// another password.
+func TestThePresentReasonIsTold(t *testing.T) {
+	t.Parallel()
+	users := filepath.Join(memcachedtest.PublicDir(t), "users")
+	require.NoError(t, os.WriteFile(users, []byte("weir:secret\n"), 0o644))
+	server := memcachedtest.Start(t, "-Y", users)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}, User: "weir", Password: "secret"})
+	server.Kill()
+	require.Eventually(t, func() bool { return m.Ping()[0].Err != nil }, time.Minute, 10*time.Millisecond)
+	require.NoError(t, os.WriteFile(users, []byte("weir:another\n"), 0o644))
+	server.Restart()
+	assert.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.ErrorContains(c, m.Ping()[0].Err, "the server refused the credentials")
+	}, time.Minute, 10*time.Millisecond)
+}
+
 func TestMemcachedTLS(t *testing.T) {
 	t.Parallel()
 	cert, key, pool := memcachedtest.NewCertificate(t)
