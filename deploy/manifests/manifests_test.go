@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/compose-spec/compose-go/v2/loader"
 	compose "github.com/compose-spec/compose-go/v2/types"
@@ -276,8 +277,10 @@ func TestCompose(t *testing.T) {
 		}
 	}
 
-	// What weir, Prometheus and Grafana are told to read is mounted.
 	weir := project.Services["weir-1"]
+	assert.GreaterOrEqual(t, time.Duration(*weir.StopGracePeriod), 20*time.Second, "-shutdown-grace and what comes after it")
+
+	// What weir, Prometheus and Grafana are told to read is mounted.
 	assert.FileExists(t, mounted(weir, *weir.Environment["WEIR_CONFIG"]))
 	prometheus := project.Services["prometheus"]
 	var config struct {
