@@ -97,6 +97,25 @@ func TestASettlementIsDoneLater(t *testing.T) {
 	}
 }
 
+// Of a receipt that was kept as its text alone only weir knows when its time is over.
+func TestASettlementByTheTextOfAReceiptIsDoneLater(t *testing.T) {
+	t.Parallel()
+	w, c := start(t, client.Config{}, newPolicy("llm", fixed("llm", 100)))
+	a, err := c.Check(t.Context(), client.Check{Policy: "llm", Client: "alice", Cost: 60, Settle: true})
+	require.NoError(t, err)
+	w.asked()
+	w.answers(func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusBadGateway)
+		return true
+	})
+	_, err = c.Settle(t.Context(), client.Receipt{Text: a.Receipt.Text}, 10)
+	require.ErrorIs(t, err, client.ErrSettledLater)
+	asked := 0
+	require.Eventually(t, func() bool { asked += len(w.asked()); return asked >= 2 }, patience, 10*time.Millisecond)
+	w.answers(nil)
+	assert.Eventually(t, func() bool { return left(t, c, "llm") == 90 }, 10*time.Second, 10*time.Millisecond)
+}
+
 // Settlements that are being tried again keep their room.
 func TestNoMoreSettlementsWaitThanMay(t *testing.T) {
 	t.Parallel()
@@ -320,10 +339,12 @@ func TestAPlaceOfACallerWhoHasLeftIsGivenBack(t *testing.T) {
 		close(answer)
 		w.answers(nil)
 		holding.Wait()
-		assert.Eventually(t, func() bool { return left(t, c, "jobs") == 5 }, patience, 10*time.Millisecond)
-		a, err := c.Peek(t.Context(), "jobs", "alice")
-		require.NoError(t, err)
-		assert.EqualValues(t, 100-1-others, a.Limits[1].Remaining)
+		assert.EventuallyWithT(t, func(t *assert.CollectT) {
+			a, err := c.Peek(context.Background(), "jobs", "alice")
+			require.NoError(t, err)
+			assert.EqualValues(t, 5, a.Limits[0].Remaining)
+			assert.EqualValues(t, 100-1-others, a.Limits[1].Remaining) // not before it is asked
+		}, patience, 10*time.Millisecond)
 	}
 }
 

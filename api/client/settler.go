@@ -30,7 +30,7 @@ type settler struct {
 // A waiting settlement is one that weir couldn't be asked for.
 type waiting struct {
 	encoded []byte
-	until   time.Time
+	until   time.Time // zero where only weir knows
 }
 
 // later has a settlement tried again, unless too many are. It reports whether it is.
@@ -108,7 +108,7 @@ func (s *settler) try(trying []waiting) (left []waiting) {
 			if err == nil {
 				_, err = r.answer()
 			}
-			if again(err) && time.Now().Before(w.until) {
+			if again(err) && (w.until.IsZero() || time.Now().Before(w.until)) {
 				mu.Lock()
 				defer mu.Unlock()
 				left = append(left, w)
