@@ -13,6 +13,9 @@ import (
 type DeniedError struct{ Answer Answer }
 
 func (e *DeniedError) Error() string {
+	if e.Answer.RetryAfter == 0 {
+		return "client: denied, however long it waits"
+	}
 	return fmt.Sprintf("client: denied; try again in %v", e.Answer.RetryAfter)
 }
 

@@ -170,6 +170,20 @@ func TestPlacesAreHeld(t *testing.T) {
 	assert.EqualValues(t, 2, left(t, c, "jobs"))
 }
 
+func TestADenialSaysWhenToTryAgainIfThatHelps(t *testing.T) {
+	t.Parallel()
+	blocked := newPolicy("jobs", places("jobs", 1, time.Minute))
+	setClient(blocked, "mallory", policy.Client{Blocked: true})
+	_, c := start(t, client.Config{}, blocked)
+	_, err := c.Hold(t.Context(), client.Check{Policy: "jobs", Client: "mallory"})
+	assert.EqualError(t, err, "client: denied, however long it waits")
+	l, err := c.Hold(t.Context(), client.Check{Policy: "jobs", Client: "alice"})
+	require.NoError(t, err)
+	_, err = c.Hold(t.Context(), client.Check{Policy: "jobs", Client: "alice"})
+	assert.ErrorContains(t, err, "client: denied; try again in 1m0")
+	l.Release()
+}
+
 // A lease outlasts its time as long as it is held, and is known to be lost when weir says so.
 func TestALeaseIsRenewed(t *testing.T) {
 	t.Parallel()
