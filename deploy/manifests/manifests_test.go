@@ -125,6 +125,7 @@ func TestKubernetesObjectsFindEachOther(t *testing.T) {
 		selects(budget.Spec.Selector, name)
 		assert.EqualValues(t, 1, budget.Spec.MaxUnavailable.IntValue())
 	}
+	assert.GreaterOrEqual(t, memcached.Spec.MinReadySeconds, int32(40), "a look-up's interval, and the TTL of name servers")
 	assert.Equal(t, memcached.Spec.ServiceName, c.services["memcached"].Name)
 	assert.Equal(t, core.ClusterIPNone, c.services["memcached"].Spec.ClusterIP)
 	assert.True(t, c.services["memcached"].Spec.PublishNotReadyAddresses)
