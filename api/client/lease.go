@@ -32,15 +32,19 @@ type Lease struct {
 }
 
 // Hold asks q, which is to be settled, and holds the places that it is given until Release
-// or Settle, renewing them in time. Each Lease must be ended by one of these, in a defer.
+// or Settle, renewing them in time. It waits for as long as the Answer says, or until ctx
+// ends. Each Lease must be ended by one of these, in a defer.
 // When ctx ends, so does the renewing, and the places are free a lease later. The error is
 // a *DeniedError, or one of Check: then nothing is held, but for what weir may have admitted.
 // That is given back as soon as it has answered, in one more Config.Timeout and before Close.
 func (c *Client) Hold(ctx context.Context, q Check) (*Lease, error) {
 	h := holder{client: c, lasts: ctx}
 	switch a, err := h.Check(ctx, q); {
-	case a.Allowed:
+	case a.Allowed && a.await(ctx):
 		return h.lease, nil
+	case a.Allowed:
+		h.lease.Release()
+		return nil, fmt.Errorf("client: the time ended before its turn came: %w", ctx.Err())
 	case err != nil:
 		return nil, err
 	default:

@@ -269,6 +269,27 @@ func TestWhoLeavesWhileItWaitsHoldsNoPlace(t *testing.T) {
 	assert.EqualValues(t, 2, left(t, c, "jobs"))
 }
 
+// Who holds a place has waited for its turn, or has none.
+func TestAHolderWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
+	held := places("jobs", 9, time.Minute)
+	held.CountsRequests = true
+	_, c := start(t, client.Config{}, newPolicy("jobs", held, queue("jobs", 5, time.Second)))
+	begun := time.Now()
+	for range 3 {
+		l, err := c.Hold(t.Context(), client.Check{Policy: "jobs", Client: "alice"})
+		require.NoError(t, err)
+		defer l.Release()
+	}
+	// The clock of weir stands still: they wait for 0, 200 and 400 ms.
+	assert.GreaterOrEqual(t, time.Since(begun), 600*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := c.Hold(ctx, client.Check{Policy: "jobs", Client: "alice"})
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.Eventually(t, func() bool { return left(t, c, "jobs") == 6 }, patience, 10*time.Millisecond)
+}
+
 // A Release that is deferred behind a Settle doesn't take the place of it, though that waits
 // for weir.
 func TestAReleaseDoesNotReplaceASettlementThatWaits(t *testing.T) {
