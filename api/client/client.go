@@ -52,7 +52,8 @@ type Config struct {
 	// Token is a bearer token of weir's -token-file; "" means none.
 	Token string
 	// Timeout bounds each call, beside its context; 0 means DefaultTimeout. It
-	// should be longer than weir's -store-timeout.
+	// should be longer than three times weir's -store-timeout: what comes in a
+	// batch, as all checks of a Client do, may wait for two when weir is busy.
 	Timeout time.Duration
 	// FailOpen admits what weir couldn't be asked about in time, or what failed
 	// inside it. The default denies. What weir refuses is denied in any case: a
