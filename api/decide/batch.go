@@ -5,93 +5,42 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"slices"
-	"time"
 )
-
-// An Outcome is the outcome of a check of a batch: an Answer, or why there is none.
-// Err is an Invalid, an UnknownPolicy, a *Refused with its Answer, a *Panic, which
-// several checks may share, or ErrLeft.
-type Outcome struct {
-	*Answer
-	Err error
-}
-
-// A batch is checks of one request that are decided each by itself. Those that are
-// the only ones of their clients and policies ask limit by limit, many together.
-// The others are decided one by one.
-type batch struct {
-	run
-	*Engine
-	caller   context.Context
-	checks   []Check
-	outcomes []Outcome
-}
 
 // Batch decides at most MaxBatch checks, each by itself, and returns their outcomes
 // in their order. Checks of one client are made in their order. When caller ends,
 // those that haven't begun are left.
+//
+// Those that are the only ones of their clients and policies ask limit by limit, many
+// together. The others are decided one by one.
 func (e *Engine) Batch(caller context.Context, checks []Check) []Outcome {
 	now, ctx, leave := e.enter(caller, len(checks))
 	defer leave()
-	b := &batch{run: newRun(ctx, now, e.StoreTimeout, 1), Engine: e, caller: caller, checks: checks, outcomes: make([]Outcome, len(checks))}
-	b.by = b
+	outcomes := make([]Outcome, len(checks))
 	firsts, next := groupByClient(checks)
+	t := e.newTogether(ctx, now, len(firsts), func(i int, o Outcome) {
+		outcomes[i] = o
+		if o.Err == nil && o.Degraded == nil {
+			e.queue.decided.Add(1)
+		}
+	})
+	t.caller = caller
 	many := len(firsts) > 1 && caller.Err() == nil
-	askings := make([]asking, 0, len(firsts)) // never grows
 	for _, i := range firsts {
-		d := e.deciders[checks[i].Policy]
-		if !many || next[i] > 0 || !d.takesMany() {
-			b.alone.Go(func() {
-				b.decideGroup(i, next)
-				e.queue.decided.Add(1)
-			})
+		if many && next[i] == 0 && e.deciders[checks[i].Policy].takesMany() {
+			t.add(i, checks[i])
 			continue
 		}
-		askings = append(askings, asking{decider: d, number: i})
-		one := &askings[len(askings)-1]
-		b.try(one, func() { b.prepare(one) })
+		t.alone.Go(func() { t.decideGroup(checks, i, next) })
 	}
-	b.wait()
-	for _, one := range askings {
-		b.outcomes[one.number] = Outcome{one.Answer, one.err}
-	}
-	return b.outcomes
+	t.end()
+	return outcomes
 }
 
 // takesMany reports whether there is a policy whose first limit can be asked for many
 // clients together.
 func (d *Decider) takesMany() bool {
 	return d != nil && (len(d.Limits) == 0 || takesMany(&d.Limits[0]) != nil)
-}
-
-// prepare finds the limits of a check, and has the first of them asked.
-func (b *batch) prepare(one *asking) {
-	q := b.checks[one.number]
-	if one.Answer, one.err = one.decider.prepare(q); one.err != nil {
-		return
-	}
-	if one.limits = one.Limits; len(one.limits) > 0 {
-		b.begin(one)
-	} else {
-		b.finish(one)
-	}
-}
-
-// finish asks the limits that haven't been, unless the caller has left before the
-// first, and settles the check.
-func (b *batch) finish(one *asking) {
-	if one.asked < len(one.limits) {
-		if one.asked == 0 && b.caller.Err() != nil {
-			one.Answer, one.err = nil, ErrLeft
-			return
-		}
-		one.ask(b.ctx, b.now, one.limits[one.asked:])
-	}
-	one.conclude(b.ctx, b.now)
-	one.Answer, one.err = one.decider.close(one.Answer, b.now)
-	if one.err == nil && one.Degraded == nil {
-		b.queue.decided.Add(1)
-	}
 }
 
 var clientSeed, policySeed = maphash.MakeSeed(), maphash.MakeSeed()
@@ -127,46 +76,30 @@ func groupByClient(checks []Check) (firsts, next []int) {
 	return firsts, next
 }
 
-// decideGroup puts in the outcomes of the checks of one client of one policy, in
-// their order: that of number i and those that are next. Equal ones that follow it
-// are decided in turn.
-func (b *batch) decideGroup(i int, next []int) {
+// decideGroup decides checks of one client of one policy, in their order: that of
+// number i and those that are next. Equal ones that follow it are decided in turn. When
+// the caller has left, none begins: a long batch must not hold up a shutdown.
+func (t *together) decideGroup(checks []Check, i int, next []int) {
 	for {
-		q := b.checks[i]
-		b.outcomes[i] = b.decide(q)
+		q := checks[i]
+		decide := func(int) Outcome {
+			if t.caller.Err() != nil {
+				return Outcome{Err: ErrLeft}
+			}
+			return t.decide(t.ctx, q, t.Now())
+		}
+		t.done(i, decide(0))
 		var equal []int
-		for i = next[i]; i > 0 && b.checks[i].Cost == q.Cost && b.checks[i].Settle == q.Settle && slices.Equal(b.checks[i].Limits, q.Limits); i = next[i] {
+		for i = next[i]; i > 0 && checks[i].Cost == q.Cost && checks[i].Settle == q.Settle && slices.Equal(checks[i].Limits, q.Limits); i = next[i] {
 			equal = append(equal, i)
 		}
-		for k, outcome := range inTurn(len(equal), func(int) Outcome { return b.decide(q) }, decidedFirst) {
-			b.outcomes[equal[k]] = outcome
+		for k, outcome := range inTurn(len(equal), decide, decidedFirst) {
+			t.done(equal[k], outcome)
 		}
 		if i == 0 {
 			return
 		}
 	}
-}
-
-// decide decides q unless the caller has left: a long batch must not hold up a
-// shutdown.
-func (b *batch) decide(q Check) Outcome {
-	if b.caller.Err() != nil {
-		return Outcome{Err: ErrLeft}
-	}
-	return b.Engine.decide(b.ctx, q, b.Now())
-}
-
-// decide decides a check that began at now.
-func (e *Engine) decide(ctx context.Context, q Check, now time.Time) (o Outcome) {
-	if p := contain(func() {
-		var d *Decider
-		if d, o.Err = e.ForChecks(q.Policy); o.Err == nil {
-			o.Answer, o.Err = d.Check(ctx, q, now)
-		}
-	}); p != nil {
-		return Outcome{Err: p}
-	}
-	return o
 }
 
 // decidedFirst compares the outcomes of equal checks by when they were decided:

@@ -62,8 +62,9 @@ func newRun(ctx *counters.Deadline, now time.Time, timeout time.Duration, few in
 // at a time uses it.
 type asking struct {
 	*Answer
-	decider *Decider // of a check in a batch
-	number  int      // of it in that
+	decider *Decider // of a check that is decided by itself
+	number  int      // of that
+	told    bool     // its outcome has been
 	limits  []LimitCheck
 	asked   int   // how many of the limits have been, or needn't be
 	err     error // why nothing was decided

@@ -229,3 +229,24 @@ func TestChecksThatCannotBeMade(t *testing.T) {
 		assert.Equal(t, ErrLeft, o.Err)
 	}
 }
+
+// A finder has one limit for all clients.
+type finder struct{ limit *policy.Limit }
+
+func (f finder) Find(client string) (*policy.Limit, string) { return f.limit, client }
+func (f finder) All() []*policy.Limit                       { return []*policy.Limit{f.limit} }
+
+// A policy whose limits Envoy asks takes no checks, in a batch of any size neither.
+func TestBatchOfFinder(t *testing.T) {
+	e, limiter := newEngine(t)
+	p := *e.deciders["user"].Policy
+	p.Finder = finder{&p.Limits[0]}
+	e.deciders["user"] = NewDecider(e.Config, &p, unheard{})
+	checks := []Check{{Policy: "user", Client: "a", Cost: 1}, {Policy: "user", Client: "b", Cost: 1}}
+	for n := range checks {
+		for _, o := range e.Batch(t.Context(), checks[:n+1]) {
+			assert.EqualError(t, o.Err, `policy "user" takes no checks; Envoy asks by it`)
+		}
+	}
+	assert.Empty(t, limiter.together)
+}

@@ -1,12 +1,21 @@
 package decide
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"time"
 
 	"weir/counters"
 )
+
+// An Outcome is that of one check of several: an Answer, or why there is none.
+// Err is an Invalid, an UnknownPolicy, a *Refused with its Answer, a *Panic, which
+// several checks may share, or ErrLeft.
+type Outcome struct {
+	*Answer
+	Err error
+}
 
 // Together decides checks that came at the same moment from different callers, and calls
 // done with the number and the outcome of each as soon as it is known. Calls of done may
@@ -18,59 +27,96 @@ func (e *Engine) Together(checks []Check, now time.Time, beside func(), done fun
 		done(0, e.decide(ctx, checks[0], now))
 		return
 	}
-	t := &together{run: newRun(ctx, now, e.StoreTimeout, 1), done: done, askings: make([]asking, len(checks)), told: make([]bool, len(checks))}
-	t.by = t
-	for i, q := range checks {
-		one := &t.askings[i]
-		one.number = i
-		if one.decider, one.err = e.ForChecks(q.Policy); one.err == nil {
-			t.try(one, func() { one.Answer, one.err = one.decider.prepare(q) })
-		}
+	byClient := make([]int, len(checks)) // those of one client follow one another
+	for i := range byClient {
+		byClient[i] = i
 	}
-	// Those of one client follow one another.
-	slices.SortFunc(t.askings, func(a, b asking) int { return strings.Compare(checks[a.number].Client, checks[b.number].Client) })
-	for i := range t.askings {
-		one := &t.askings[i]
-		switch {
-		case one.err != nil:
-		case len(one.Limits) > 0:
-			one.limits = one.Limits
-			t.begin(one)
-		default:
-			t.try(one, func() { t.finish(one) })
-		}
+	slices.SortFunc(byClient, func(a, b int) int { return strings.Compare(checks[a].Client, checks[b].Client) })
+	t := e.newTogether(ctx, now, len(checks), done)
+	for _, i := range byClient {
+		t.add(i, checks[i])
 	}
 	var panicked *Panic
 	if beside != nil {
 		t.askWaiting(false)
 		panicked = contain(beside)
 	}
-	t.wait()
-	for i := range t.askings {
-		if one := &t.askings[i]; !t.told[one.number] {
-			done(one.number, Outcome{one.Answer, one.err})
-		}
-	}
+	t.end()
 	if panicked != nil {
 		panic(panicked)
 	}
 }
 
-// A together is checks of several requests.
+// decide decides a check that began at now.
+func (e *Engine) decide(ctx context.Context, q Check, now time.Time) (o Outcome) {
+	if p := contain(func() {
+		var d *Decider
+		if d, o.Err = e.ForChecks(q.Policy); o.Err == nil {
+			o.Answer, o.Err = d.Check(ctx, q, now)
+		}
+	}); p != nil {
+		return Outcome{Err: p}
+	}
+	return o
+}
+
+// A together is checks that are decided each by itself, and ask together.
 type together struct {
 	run
-	askings []asking
-	told    []bool // by number: done has been called
+	*Engine
+	caller  context.Context // nil if there are several
+	askings []asking        // never grow
 	done    func(i int, o Outcome)
 }
 
-// finish asks the limits that haven't been, and ends the check.
+// newTogether returns what takes at most n checks. It calls done as Engine.Together does.
+func (e *Engine) newTogether(ctx *counters.Deadline, now time.Time, n int, done func(i int, o Outcome)) *together {
+	t := &together{run: newRun(ctx, now, e.StoreTimeout, 1), Engine: e, askings: make([]asking, 0, n), done: done}
+	t.by = t
+	return t
+}
+
+// add finds the limits of the check of that number, and has the first of them asked.
+func (t *together) add(number int, q Check) {
+	t.askings = append(t.askings, asking{number: number})
+	one := &t.askings[len(t.askings)-1]
+	t.try(one, func() {
+		if one.decider, one.err = t.ForChecks(q.Policy); one.err == nil {
+			one.Answer, one.err = one.decider.prepare(q)
+		}
+		switch {
+		case one.err != nil:
+		case len(one.Limits) > 0:
+			one.limits = one.Limits
+			t.begin(one)
+		default:
+			t.finish(one)
+		}
+	})
+}
+
+// finish asks the limits that haven't been, unless the caller has left before the
+// first, and ends the check.
 func (t *together) finish(one *asking) {
 	if one.asked < len(one.limits) {
+		if one.asked == 0 && t.caller != nil && t.caller.Err() != nil {
+			one.Answer, one.err = nil, ErrLeft
+			return
+		}
 		one.ask(t.ctx, t.now, one.limits[one.asked:])
 	}
 	one.conclude(t.ctx, t.now)
 	one.Answer, one.err = one.decider.close(one.Answer, t.now)
 	t.done(one.number, Outcome{one.Answer, one.err})
-	t.told[one.number] = true
+	one.told = true
+}
+
+// end waits for all outcomes, and tells those that haven't been told.
+func (t *together) end() {
+	t.wait()
+	for i := range t.askings {
+		if one := &t.askings[i]; !one.told {
+			t.done(one.number, Outcome{one.Answer, one.err})
+		}
+	}
 }
