@@ -213,31 +213,21 @@ func (a *Answer) conclude(ctx context.Context, now time.Time) {
 }
 
 // judge finds out whether the limits that were asked admit, and whether
-// on_store_error refuses.
+// on_store_error refuses. Quotas deny if every one does.
 func (a *Answer) judge() {
+	quotas, admitted := false, false
 	for i := range a.Limits {
-		if l := &a.Limits[i]; l.asked {
-			a.Refused = a.Refused || l.refuses(a.Policy)
-			a.Allowed = a.Allowed && !l.denies(a.Policy)
+		l := &a.Limits[i]
+		if !l.asked {
+			continue
 		}
+		a.Refused = a.Refused || l.refuses(a.Policy)
+		a.Allowed = a.Allowed && !l.denies(a.Policy)
+		quotas = quotas || l.Leniency == policy.Quota
+		admitted = admitted || l.Leniency == policy.ShadowQuota || l.Leniency == policy.Quota && l.Allowed && !l.undecided(a.Policy)
 	}
-	a.judgeQuotas()
-}
-
-// judgeQuotas denies if every quota does.
-func (a *Answer) judgeQuotas() {
-	quotas := false
-	for i := range a.Limits {
-		switch l := &a.Limits[i]; {
-		case !l.asked:
-		case l.Leniency == policy.ShadowQuota || l.Leniency == policy.Quota && l.Allowed && !l.undecided(a.Policy):
-			return
-		case l.Leniency == policy.Quota:
-			quotas = true
-		}
-	}
-	a.quotasDeny = quotas && a.Allowed
-	a.Allowed = a.Allowed && !quotas
+	a.quotasDeny = a.Allowed && quotas && !admitted
+	a.Allowed = a.Allowed && !a.quotasDeny
 }
 
 // refund undoes what the limits of a have admitted in which denied requests don't count. For those, and for the

@@ -112,27 +112,25 @@ type Decider struct {
 // NewDecider returns what decides by p, which must not be changed any more.
 func NewDecider(c Config, p *policy.Policy, o Observer) *Decider {
 	d := &Decider{Index: policy.NewIndex(p), Config: c, plans: make(map[*policy.Route]*plan), claims: c.Claims.namespace(p.Name), observer: o}
-	limits := make([]*policy.Limit, len(p.Limits))
-	for i := range p.Limits {
-		limits[i] = &p.Limits[i]
-	}
-	d.plans[nil] = newPlan(limits)
+	d.plans[nil] = newPlan(p.Limits, nil)
 	for i := range p.Routes {
-		r, limits := &p.Routes[i], slices.Clone(limits)
-		for j := range r.Limits {
-			own := &r.Limits[j]
-			limits[slices.IndexFunc(p.Limits, func(l policy.Limit) bool { return l.Name == own.Name })] = own
-		}
-		d.plans[r] = newPlan(limits)
+		r := &p.Routes[i]
+		d.plans[r] = newPlan(p.Limits, r.Limits)
 	}
 	return d
 }
 
-func newPlan(limits []*policy.Limit) *plan {
-	p := &plan{limits: limits, header: rateLimitPolicy(limits)}
-	for _, l := range limits {
-		p.names = append(p.names, nameOf(l))
+// newPlan returns the plan of limits, of which a route may have own ones.
+func newPlan(limits, own []policy.Limit) *plan {
+	p := new(plan)
+	for i := range limits {
+		l := &limits[i]
+		if at := slices.IndexFunc(own, func(o policy.Limit) bool { return o.Name == l.Name }); at >= 0 {
+			l = &own[at]
+		}
+		p.limits, p.names = append(p.limits, l), append(p.names, nameOf(l))
 	}
+	p.header = rateLimitPolicy(p.limits)
 	return p
 }
 
