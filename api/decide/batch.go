@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"math/bits"
@@ -105,12 +106,8 @@ func (t *together) decideGroup(checks []Check, i int, next []int) {
 // decidedFirst compares the outcomes of equal checks by when they were decided:
 // admissions before denials, and more remaining before less.
 func decidedFirst(a, b Outcome) int {
-	switch {
-	case a.Err != nil || b.Err != nil:
-		return falseFirst(a.Err != nil, b.Err != nil)
-	case a.Denied != b.Denied:
-		return falseFirst(a.Denied, b.Denied)
-	default:
-		return slices.CompareFunc(a.Limits, b.Limits, decidedSooner)
+	if a.Err != nil || b.Err != nil {
+		return bit(a.Err != nil) - bit(b.Err != nil)
 	}
+	return cmp.Or(bit(a.Denied)-bit(b.Denied), slices.CompareFunc(a.Limits, b.Limits, decidedSooner))
 }

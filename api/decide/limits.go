@@ -37,7 +37,7 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 		c := &checks[i]
 		// Any instance may give it back: see GiveBack.
 		*c = LimitCheck{Limit: c.Limit, Client: c.Client, Cost: c.Cost, Value: c.Value, reserves: true}
-		d.exceptOne(c)
+		d.except(c)
 	}
 	*a = Answer{Policy: d.Policy, plan: &noPlan, Allowed: true, Limits: checks, deadline: counters.Deadline{At: now.Add(d.StoreTimeout)}, scratch: scratch}
 	if len(checks) == 1 {
@@ -121,7 +121,7 @@ func (d *Decider) CommitLimits(checks []LimitCheck, r *receipt.Receipt, valid bo
 	}
 	if len(reserved) == 0 {
 		for i := range checks {
-			d.exceptOne(&checks[i])
+			d.except(&checks[i])
 		}
 		d.charge(checks, cost, now)
 		return false, nil
@@ -136,15 +136,12 @@ func (d *Decider) CommitLimits(checks []LimitCheck, r *receipt.Receipt, valid bo
 	return released, err
 }
 
-// exceptOne has c decided as the exception of its client says, if it has one.
-func (d *Decider) exceptOne(c *LimitCheck) {
-	if e := d.Exception(c.Client, netip.Prefix{}, true); e.Kind() != "" {
-		c.except(e)
+// except has c decided as the exception of its client says, if it has one.
+func (d *Decider) except(c *LimitCheck) {
+	e := d.Exception(c.Client, netip.Prefix{}, true)
+	if e.Kind() == "" {
+		return
 	}
-}
-
-// except has c decided as an exception of its client says.
-func (c *LimitCheck) except(e *policy.Exception) {
 	c.Exception = e
 	if own, ok := e.Limits[c.Name]; ok {
 		c.Value = min(own, c.Most()) // which a reload may have lowered since
@@ -173,7 +170,7 @@ func (d *Decider) GiveBack(checks []LimitCheck) {
 	var sums []*LimitCheck // of each client
 	of := make([]*LimitCheck, len(checks))
 	for i := range checks {
-		d.exceptOne(&checks[i]) // a Constant gives nothing back
+		d.except(&checks[i]) // a Constant gives nothing back
 		c := checks[i]
 		k := client{c.Limiter, c.Client, c.Value}
 		if byClient[k] == nil {

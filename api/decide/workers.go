@@ -27,21 +27,18 @@ func newWorkers(timeout time.Duration) counters.Workers {
 // calls have. Each takes the timeout at most. If calls panic, so does AtOnce, in
 // its own goroutine, when the others have ended.
 func AtOnce(n int, timeout time.Duration, f func(int)) {
-	if n == 1 { // it costs no workers
-		f(0)
-		return
-	}
-	others := newWorkers(timeout)
-	callEach(&others, n, f)
+	callEach(n, maxAtOnce, timeout/shifts, f)
 }
 
-// callEach has workers call f with each number below n, but for one that it calls
-// itself.
-func callEach(others *counters.Workers, n int, f func(int)) {
-	if n == 1 {
-		f(0)
+// callEach is AtOnce with so many others at once, and patience as Workers have it.
+func callEach(n, atOnce int, patience time.Duration, f func(int)) {
+	if n <= 1 { // it costs no workers
+		for i := range n {
+			f(i)
+		}
 		return
 	}
+	others := counters.Workers{AtOnce: atOnce, Patience: patience}
 	var failure atomic.Pointer[Panic]
 	call := func(i int) {
 		if p := contain(func() { f(i) }); p != nil {
@@ -51,9 +48,7 @@ func callEach(others *counters.Workers, n int, f func(int)) {
 	for i := 1; i < n; i++ {
 		others.Go(func() { call(i) })
 	}
-	if n > 0 {
-		call(0)
-	}
+	call(0)
 	others.Wait()
 	if p := failure.Load(); p != nil {
 		panic(p)
@@ -66,7 +61,7 @@ func callEach(others *counters.Workers, n int, f func(int)) {
 // their answers can be put in the order that they would have had.
 func inTurn[T any](n int, ask func(i int) T, compare func(a, b T) int) []T {
 	equal := make([]T, n)
-	callEach(&counters.Workers{AtOnce: n}, n, func(i int) { equal[i] = ask(i) })
+	callEach(n, n, 0, func(i int) { equal[i] = ask(i) })
 	slices.SortStableFunc(equal, compare)
 	return equal
 }
@@ -74,16 +69,12 @@ func inTurn[T any](n int, ask func(i int) T, compare func(a, b T) int) []T {
 // decidedSooner compares what a limit answered to equal questions: admissions come
 // before denials, and more remaining before less.
 func decidedSooner(a, b LimitCheck) int {
-	return cmp.Or(falseFirst(!a.Allowed, !b.Allowed), cmp.Compare(b.Remaining, a.Remaining))
+	return cmp.Or(bit(b.Allowed)-bit(a.Allowed), cmp.Compare(b.Remaining, a.Remaining))
 }
 
-func falseFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
+func bit(is bool) int {
+	if is {
 		return 1
-	default:
-		return -1
 	}
+	return 0
 }
