@@ -85,6 +85,7 @@ func readBody(r *http.Request, limit int64) (*body, error) {
 		return nil, tooLarge(limit)
 	}
 	b.decoder.Reset(&b.bytes)
+	b.at = -1
 	return b, nil
 }
 
@@ -111,7 +112,6 @@ func (b *body) decodeCheck() (decide.Check, error) {
 	p := plainText{text: b.bytes.Bytes()}
 	q, err := p.check(b.policy), error(nil)
 	if !p.ended() {
-		b.at = -1
 		q, err = b.check(b.policy)
 		err = b.end(err)
 	}
@@ -129,9 +129,7 @@ func (b *body) decodeBatch() (batch, error) {
 		return batch{checks: b.batch}, nil
 	}
 	var q batch
-	b.at = -1
-	err := b.object("", func(name []byte) error {
-		var err error
+	err := b.whole(func(name []byte) (err error) {
 		switch string(name) {
 		case "checks":
 			q.checks, err = b.checks()
@@ -142,7 +140,7 @@ func (b *body) decodeBatch() (batch, error) {
 		}
 		return err
 	})
-	if err = b.end(err); err == nil && q.checks == nil {
+	if err == nil && q.checks == nil {
 		err = badRequest("checks is missing; it is the array of the checks to make")
 	}
 	return q, err
@@ -183,8 +181,7 @@ func (b *body) array(field string, element func() error) error {
 // it shares then.
 func (b *body) check(policy string) (decide.Check, error) {
 	q := decide.Check{Cost: 1}
-	err := b.object("", func(name []byte) error {
-		var err error
+	err := b.object("", func(name []byte) (err error) {
 		switch string(name) {
 		case "policy":
 			q.Policy, err = b.string("policy", policy)
@@ -217,6 +214,9 @@ func (b *body) path(field string) string {
 	}
 	return strings.TrimSuffix(elementPath(b.list, b.at)+"."+field, ".")
 }
+
+// whole decodes a body that is one object, as object does. The error is a problem.
+func (b *body) whole(field func(name []byte) error) error { return b.end(b.object("", field)) }
 
 // object reads the object in a field. For each member it calls field, which reads
 // the value. The name is valid only until that.

@@ -2,12 +2,15 @@ package api
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"weir/counters"
 )
 
 // healthz answers /healthz: the process is alive.
@@ -30,31 +33,32 @@ type serverStatus struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// readyz answers /readyz: should this instance get requests?
-func (s *Server) readyz(c echo.Context) error {
-	named := s.tokens.Load().check(c.Request()) == nil
-	r := readiness{Draining: s.draining.Load(), Servers: []serverStatus{}}
-	for _, server := range s.cfg.Health() {
-		status := serverStatus{Up: server.Err == nil}
-		if named {
-			status.Server = server.Server
-		}
-		if named && server.Err != nil {
+func statusOfServer(server *counters.ServerStatus, named bool) serverStatus {
+	status := serverStatus{Up: server.Err == nil}
+	if named {
+		status.Server = server.Server
+		if server.Err != nil {
 			status.Error = strings.TrimPrefix(server.Err.Error(), "counters: ")
 		}
-		r.Ready = r.Ready || status.Up
-		r.Servers = append(r.Servers, status)
 	}
-	r.Ready = r.Ready && !r.Draining && s.loaded()
-	if !r.Ready {
-		return c.JSON(http.StatusServiceUnavailable, r)
-	}
-	return c.JSON(http.StatusOK, r)
+	return status
 }
 
-// loaded reports whether the server has all that it decides by.
-func (s *Server) loaded() bool {
-	return (s.cfg.Overrides == nil || s.cfg.Overrides.Ready()) && (s.cfg.Loaded == nil || s.cfg.Loaded())
+// ready reports whether this instance should get requests, as one of the servers answers
+// and it has all that it decides by.
+func (s *Server) ready(servers []counters.ServerStatus) bool {
+	return slices.ContainsFunc(servers, func(server counters.ServerStatus) bool { return server.Err == nil }) &&
+		!s.Draining() && (s.cfg.Overrides == nil || s.cfg.Overrides.Ready()) && (s.cfg.Loaded == nil || s.cfg.Loaded())
+}
+
+// readyz answers /readyz: should this instance get requests?
+func (s *Server) readyz(c echo.Context) error {
+	named, servers := s.tokens.Load().check(c.Request()) == nil, s.cfg.Health()
+	r := readiness{Ready: s.ready(servers), Draining: s.Draining(), Servers: []serverStatus{}}
+	for i := range servers {
+		r.Servers = append(r.Servers, statusOfServer(&servers[i], named))
+	}
+	return c.JSON(statusOf(r.Ready, http.StatusServiceUnavailable), r)
 }
 
 // statusJSON is the body of GET /v1/status.
@@ -86,10 +90,8 @@ type filesStatus struct {
 
 // serverStateJSON is a server of the store.
 type serverStateJSON struct {
-	Server      string `json:"server"`
-	Up          bool   `json:"up"`
-	Error       string `json:"error,omitempty"`
-	BreakerOpen bool   `json:"breaker_open"`
+	serverStatus
+	BreakerOpen bool `json:"breaker_open"`
 	// What it says of itself; nil, and absent, where that isn't known.
 	*serverStatsJSON
 }
@@ -102,24 +104,20 @@ type serverStatsJSON struct {
 
 // showStatus answers GET /v1/status.
 func (s *Server) showStatus(c echo.Context) error {
+	servers := s.cfg.Health()
 	j := statusJSON{
-		Instance: s.cfg.Instance, Version: s.cfg.Version, Started: s.started.UTC(), Draining: s.draining.Load(),
-		Policies: len(s.active.Load().policies), Servers: []serverStateJSON{},
+		Instance: s.cfg.Instance, Version: s.cfg.Version, Started: s.started.UTC(), Ready: s.ready(servers), Draining: s.Draining(),
+		Policies: len(s.active.Load().policies), StoreP99: s.cfg.Metrics.StoreLatency().Seconds(), Servers: []serverStateJSON{},
 	}
 	j.Files.Loaded, j.Files.Right = s.cfg.Metrics.Files()
-	j.StoreP99 = s.cfg.Metrics.StoreLatency().Seconds()
-	for _, server := range s.cfg.Health() {
-		state := serverStateJSON{Server: server.Server, Up: server.Err == nil, BreakerOpen: server.BreakerOpen}
-		if server.Err != nil {
-			state.Error = strings.TrimPrefix(server.Err.Error(), "counters: ")
-		}
+	for i := range servers {
+		server := &servers[i]
+		state := serverStateJSON{serverStatus: statusOfServer(server, true), BreakerOpen: server.BreakerOpen}
 		if server.Stats != nil {
 			state.serverStatsJSON = &serverStatsJSON{server.Stats.Items, server.Stats.Bytes, server.Stats.Evictions}
 		}
-		j.Ready = j.Ready || state.Up
 		j.Servers = append(j.Servers, state)
 	}
-	j.Ready = j.Ready && !j.Draining && s.loaded()
 	if o := s.cfg.Overrides; o != nil {
 		inForce, revision := o.InForce()
 		j.Overrides = &overridesStatus{inForce, revision, o.Age().Round(time.Millisecond).Seconds()}

@@ -165,9 +165,8 @@ func readOverride(r *http.Request, d *decide.Decider) (o overrides.Override, las
 		return o, 0, err
 	}
 	defer b.release()
-	b.at = -1
 	text := ""
-	err = b.object("", func(name []byte) (err error) {
+	err = b.whole(func(name []byte) (err error) {
 		switch string(name) {
 		case "blocked":
 			o.Blocked, err = b.boolean("blocked")
@@ -189,7 +188,7 @@ func readOverride(r *http.Request, d *decide.Decider) (o overrides.Override, las
 		}
 		return err
 	})
-	if err = b.end(err); err != nil {
+	if err != nil {
 		return o, 0, err
 	}
 	kinds := 0

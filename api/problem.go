@@ -76,19 +76,16 @@ func problemFor(err error) *problem {
 	if unclaimed := (*decide.Unclaimed)(nil); errors.As(err, &unclaimed) {
 		return storeFailed("the store could not tell whether this was done before, so nothing was done; send it again: %v", unclaimed.Unwrap())
 	}
-	if err == decide.ErrLate {
+	switch err {
+	case decide.ErrLate:
 		return newProblem(http.StatusGone, "the receipt is older than its settle_within; what was reserved stays consumed until it leaves the window")
-	}
-	if err == decide.ErrLost {
+	case decide.ErrLost:
 		return newProblem(http.StatusConflict, "the lease has ended, and there is no room for another one")
-	}
-	if err == decide.ErrSettled {
+	case decide.ErrSettled:
 		return newProblem(http.StatusConflict, "the receipt was settled, so its lease has ended")
-	}
-	if err == decide.ErrBlocked {
+	case decide.ErrBlocked:
 		return newProblem(http.StatusConflict, "the client is blocked, so its lease isn't renewed; it ends by itself, or when it is settled")
-	}
-	if err == decide.ErrLeft {
+	case decide.ErrLeft:
 		return newProblem(http.StatusServiceUnavailable, "the caller left before this check began")
 	}
 	return nil

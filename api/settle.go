@@ -102,17 +102,16 @@ func (s *Server) renew(c echo.Context) error {
 		return err
 	}
 	defer b.release()
-	b.at = -1
 	key := s.receipts.Load()
 	r, invalid := receipt.Receipt{}, errNoReceipt
-	err = b.object("", func(name []byte) (err error) {
+	err = b.whole(func(name []byte) (err error) {
 		if string(name) != "receipt" {
 			return unknownField(string(name), "receipt")
 		}
 		r, invalid, err = b.receipt(key)
 		return err
 	})
-	if err = cmp.Or(b.end(err), invalid); err != nil {
+	if err = cmp.Or(err, invalid); err != nil {
 		return err
 	}
 	within, err := s.active.Load().Renew(&r)
@@ -154,9 +153,8 @@ func (s *Server) charge(c echo.Context) error {
 		return err
 	}
 	defer b.release()
-	b.at = -1
 	q := decide.Charge{Cost: 1}
-	err = b.object("", func(name []byte) (err error) {
+	err = b.whole(func(name []byte) (err error) {
 		switch string(name) {
 		case "policy":
 			q.Policy, err = b.string("policy", b.policy)
@@ -171,7 +169,7 @@ func (s *Server) charge(c echo.Context) error {
 		}
 		return err
 	})
-	if err = b.end(err); err != nil {
+	if err != nil {
 		return err
 	}
 	a, err := s.active.Load().Charge(q)
@@ -193,7 +191,6 @@ func (b *body) decodeSettlement(key *receipt.Key) (q settlement, err error) {
 		q.receipt, q.invalid = openReceipt(key, text)
 		return q, nil
 	}
-	b.at = -1
 	q, err = b.settlement(key)
 	return q, b.end(err)
 }
@@ -222,8 +219,7 @@ func (b *body) settlement(key *receipt.Key) (settlement, error) {
 
 // settlements decodes a body that is many settlements. The error is a problem.
 func (b *body) settlements(key *receipt.Key) (list []settlement, err error) {
-	b.at = -1
-	err = b.object("", func(name []byte) error {
+	err = b.whole(func(name []byte) error {
 		if string(name) != "settlements" {
 			return unknownField(string(name), "settlements")
 		}
@@ -234,7 +230,7 @@ func (b *body) settlements(key *receipt.Key) (list []settlement, err error) {
 			return err
 		})
 	})
-	if err = b.end(err); err == nil && list == nil {
+	if err == nil && list == nil {
 		err = badRequest("settlements is missing; it is the array of the receipts to settle")
 	}
 	return list, err
