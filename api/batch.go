@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -13,15 +12,8 @@ import (
 	"weir/api/decide"
 )
 
-const (
-	// resultBytes is about how long a result is.
-	resultBytes = 320
-	// maxKeptOutput is the size of the largest buffer that is kept for another
-	// batch.
-	maxKeptOutput = 1 << 20
-)
-
-var batchOutputs = sync.Pool{New: func() any { return new([]byte) }}
+// resultBytes is about how long a result is.
+const resultBytes = 320
 
 // checkBatch answers POST /v1/check/batch. Checks of one client are made in
 // their order. A check that can't be made gets the status of its problem, and
@@ -40,15 +32,12 @@ func (s *Server) checkBatch(c echo.Context) error {
 		return s.checkAll(c, q.checks)
 	}
 	outcomes := s.active.Load().Batch(c.Request().Context(), q.checks)
-	out := batchOutputs.Get().(*[]byte)
-	*out = s.appendOutcomes(c, (*out)[:0], outcomes)
-	// Without it the body is sent in chunks, and a reader can't reserve room for it.
-	c.Response().Header().Set(echo.HeaderContentLength, strconv.Itoa(len(*out)))
-	err = writeJSON(c, http.StatusOK, *out)
-	if cap(*out) <= maxKeptOutput {
-		batchOutputs.Put(out)
-	}
-	return err
+	return writeAppended(c, http.StatusOK, func(b []byte) []byte {
+		b = s.appendOutcomes(c, b, outcomes)
+		// Without it the body is sent in chunks, and a reader can't reserve room for it.
+		c.Response().Header().Set(echo.HeaderContentLength, strconv.Itoa(len(b)))
+		return b
+	})
 }
 
 // appendOutcomes appends the body with the outcomes, whose answers must not be
@@ -100,19 +89,19 @@ func (s *Server) checkAll(c echo.Context, checks []decide.Check) error {
 	if retry > 0 {
 		c.Response().Header().Set(echo.HeaderRetryAfter, strconv.FormatInt(decide.WholeSeconds(retry), 10))
 	}
-	out, status := outputs.Get().(*[]byte), statusOf(allowed, http.StatusTooManyRequests)
-	defer outputs.Put(out)
-	b := strconv.AppendBool(append((*out)[:0], `{"allowed":`...), allowed)
-	b = appendSeconds(append(b, `,"retry_after":`...), retry)
-	b = appendSeconds(append(b, `,"wait":`...), wait)
-	b = strconv.AppendBool(append(b, `,"degraded":`...), degraded)
-	b = append(b, `,"results":[`...)
-	for i, a := range answers {
-		if i > 0 {
-			b = append(b, ',')
+	status := statusOf(allowed, http.StatusTooManyRequests)
+	return writeAppended(c, status, func(b []byte) []byte {
+		b = strconv.AppendBool(append(b, `{"allowed":`...), allowed)
+		b = appendSeconds(append(b, `,"retry_after":`...), retry)
+		b = appendSeconds(append(b, `,"wait":`...), wait)
+		b = strconv.AppendBool(append(b, `,"degraded":`...), degraded)
+		b = append(b, `,"results":[`...)
+		for i, a := range answers {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = s.appendAnswer(b, a, status)
 		}
-		b = s.appendAnswer(b, a, status)
-	}
-	*out = append(b, "]}\n"...)
-	return writeJSON(c, status, *out)
+		return append(b, "]}\n"...)
+	})
 }

@@ -15,15 +15,6 @@ import (
 
 var outputs = sync.Pool{New: func() any { return new([]byte) }}
 
-// writeNothing answers with status 200 and the headers of a, which must not be
-// used any more. nginx and Caddy read no body of an answer that admits: they
-// would close a connection that has one.
-func writeNothing(c echo.Context, a *decide.Answer) error {
-	writeHeaders(c, a)
-	a.Release()
-	return c.NoContent(http.StatusOK)
-}
-
 // writeDenial answers forward auth with the headers of a, which must not be
 // used any more, and with problem details. Proxies show them to users: they
 // don't name the client, which may be another's secret.
@@ -77,11 +68,23 @@ func writeHeaders(c echo.Context, a *decide.Answer) {
 
 // writeBody answers with the body of a, which must not be used any more.
 func (s *Server) writeBody(c echo.Context, a *decide.Answer, status int) error {
-	out := outputs.Get().(*[]byte)
-	defer outputs.Put(out)
 	defer a.Release()
-	*out = append(s.appendAnswer((*out)[:0], a, 0), '\n')
-	return writeJSON(c, status, *out)
+	return writeAppended(c, status, func(b []byte) []byte { return append(s.appendAnswer(b, a, 0), '\n') })
+}
+
+// maxKeptOutput is the size of the largest buffer that is kept for another answer: that of
+// a batch.
+const maxKeptOutput = 1 << 20
+
+// writeAppended is writeJSON of what body appends.
+func writeAppended(c echo.Context, status int, body func(b []byte) []byte) error {
+	out := outputs.Get().(*[]byte)
+	*out = body((*out)[:0])
+	err := writeJSON(c, status, *out)
+	if cap(*out) <= maxKeptOutput {
+		outputs.Put(out)
+	}
+	return err
 }
 
 // jsonType is a Content-Type. Nobody changes it.

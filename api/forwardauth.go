@@ -62,17 +62,20 @@ func (s *Server) authorizeBy(c echo.Context, d *decide.Decider, checks *telemetr
 			q.Cost = route.Cost
 		}
 		a, err := d.Check(&ctx, q, now)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case !a.Allowed:
+		}
+		if !a.Allowed {
 			return writeDenial(c, a)
-		case i == len(routes)-1:
-			return writeNothing(c, a)
+		}
+		if i == len(routes)-1 {
+			writeHeaders(c, a)
 		}
 		a.Release()
 	}
-	return nil
+	// nginx and Caddy read no body of an answer that admits: they would close a connection
+	// that has one.
+	return c.NoContent(http.StatusOK)
 }
 
 // refusal returns err as proxies and users may see it: a problem has the status

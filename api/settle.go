@@ -42,10 +42,7 @@ func (s *Server) readSettlement(c echo.Context) (settlement, error) {
 }
 
 func writeSettlement(c echo.Context, settled *decide.Settlement) error {
-	out := outputs.Get().(*[]byte)
-	defer outputs.Put(out)
-	*out = append(appendSettlement((*out)[:0], settled, 0), '\n')
-	return writeJSON(c, http.StatusOK, *out)
+	return writeAppended(c, http.StatusOK, func(b []byte) []byte { return append(appendSettlement(b, settled, 0), '\n') })
 }
 
 // settleBatch answers POST /v1/settle/batch. A receipt that can't be settled gets the
