@@ -51,7 +51,7 @@ func (x *caller) watch() {
 	x.gone = make(chan struct{})
 	in := x.body.input
 	switch {
-	case x.body.left > 0 && !x.body.cut || in.end == len(in.buf):
+	case x.body.left > 0 || in.end == len(in.buf):
 		return
 	case in.err != nil:
 		x.left()

@@ -127,13 +127,13 @@ func (c *conn) skipLineEnds() {
 func (c *conn) answer() (another bool) {
 	r, w := c.head.request, responses.Get().(*response)
 	c.busy.Store(true)
-	c.tell(c, http.StateActive)
+	c.tell(http.StateActive)
 	now := time.Now()
 	if now.Sub(c.writeSince) >= slack {
 		c.writeSince = now
 		_ = c.SetWriteDeadline(now.Add(c.http.WriteTimeout))
 	}
-	c.body.left, c.body.cut = r.ContentLength, false
+	c.body.left = r.ContentLength
 	if r.Body = &c.body; r.ContentLength == 0 {
 		r.Body = http.NoBody
 	}
@@ -145,7 +145,7 @@ func (c *conn) answer() (another bool) {
 	w.release()
 	c.in.finish(now, c.caller.end())
 	c.busy.Store(false)
-	c.tell(c, http.StateIdle)
+	c.tell(http.StateIdle)
 	return err == nil && !last
 }
 
@@ -159,8 +159,8 @@ func (s *shared) dateAt(now time.Time) string {
 	return d.text
 }
 
-func (s *shared) tell(c net.Conn, state http.ConnState) {
-	if hook := s.http.ConnState; hook != nil {
+func (c *conn) tell(state http.ConnState) {
+	if hook := c.http.ConnState; hook != nil {
 		hook(c, state)
 	}
 }

@@ -74,13 +74,12 @@ func (in *input) finish(now time.Time, otherDeadline bool) {
 // A body is that of a request, as long as its head says.
 type body struct {
 	*input
-	left int64
-	cut  bool // it has ended early
+	left int64 // 0 too if it has ended early
 }
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (n int, err error) {
-	if b.left == 0 || b.cut {
+	if b.left == 0 {
 		return 0, io.EOF
 	}
 	p = p[:min(int64(len(p)), b.left)]
@@ -103,7 +102,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 	case n > 0 || b.err == nil:
 		return n, nil
 	case b.err == io.EOF:
-		b.cut = true
+		b.left = 0
 		return 0, io.ErrUnexpectedEOF
 	default:
 		return 0, b.err
@@ -115,7 +114,7 @@ func (*body) Close() error { return nil }
 
 // discard reads what nobody has read, and reports whether another request may follow.
 func (b *body) discard() bool {
-	if b.left == 0 || b.cut {
+	if b.left == 0 {
 		return true
 	}
 	_, err := io.Copy(io.Discard, b)

@@ -111,11 +111,11 @@ func (l *loop) come(a *attempt, c *conn, ending bool) bool {
 		return false
 	}
 	in.start = length
-	c.body.left, c.body.cut = r.ContentLength, false
+	c.body.left = r.ContentLength
 	if r.Body = &c.body; r.ContentLength == 0 {
 		r.Body = http.NoBody
 	}
-	c.tell(c, http.StateActive)
+	c.tell(http.StateActive)
 	return true
 }
 
@@ -210,7 +210,7 @@ func (x *Exchange) Answer() {
 	case len(rest) > 0:
 		go l.writeSlowly(c, bytes.Clone(rest), last)
 	default:
-		c.tell(c, http.StateIdle)
+		c.tell(http.StateIdle)
 		l.goOn(c)
 	}
 	w.release()
@@ -224,6 +224,6 @@ func (l *loop) writeSlowly(c *conn, rest []byte, last bool) {
 		l.end(c)
 		return
 	}
-	c.tell(c, http.StateIdle)
+	c.tell(http.StateIdle)
 	l.leave(c)
 }

@@ -17,6 +17,7 @@ package plain
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -37,7 +38,7 @@ type Server struct {
 	shared
 	takes  func(method, path string) bool
 	others *others
-	served chan error // what http.Serve returned
+	served sync.WaitGroup // the http.Server has its others
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -54,7 +55,7 @@ type Server struct {
 // at all. It must not use a request, or
 // anything in it but strings, after it has returned.
 func NewServer(h *http.Server, takes func(method, path string) bool) *Server {
-	s := &Server{shared: shared{http: h}, takes: takes, served: make(chan error, 1), conns: make(map[*conn]struct{})}
+	s := &Server{shared: shared{http: h}, takes: takes, conns: make(map[*conn]struct{})}
 	s.others = &others{conns: make(chan *conn), closed: make(chan struct{}), hijacked: func(c *conn) { s.remove(c, http.StateHijacked) }}
 	return s
 }
@@ -67,7 +68,7 @@ func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	s.listener = l
 	s.mu.Unlock()
-	go func() { s.served <- s.http.Serve(s.others) }()
+	s.served.Go(func() { _ = s.http.Serve(s.others) })
 	var loops []*loop
 	if s.Together != nil {
 		loops = newLoops(loop{shared: &s.shared, together: s.Together, takes: s.TakesTogether, serve: s.serve, remove: s.remove})
@@ -100,7 +101,7 @@ func (s *Server) add(accepted net.Conn) *conn {
 		_ = accepted.Close() // as Close hasn't seen it
 	}
 	s.mu.Unlock()
-	s.tell(c, http.StateNew)
+	c.tell(http.StateNew)
 	return c
 }
 
@@ -116,7 +117,7 @@ func (s *Server) remove(c *conn, state http.ConnState) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
-	s.tell(c, state)
+	c.tell(state)
 }
 
 // serve answers the plain requests of c until it is closed, net/http's or back in from, the
@@ -161,7 +162,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		}
 	}
 	_ = s.others.Close()
-	<-s.served // before that, the http.Server would cut the last one
+	s.served.Wait() // before that, the http.Server would cut the last one
 	return s.http.Shutdown(ctx)
 }
 
@@ -172,7 +173,7 @@ func (s *Server) tend(loops []*loop) {
 	for {
 		select {
 		case now := <-ticks.C:
-			s.closeLate(now)
+			s.closeWaiting(now.Unix())
 		case <-s.others.closed:
 			for _, l := range loops {
 				l.close()
@@ -182,17 +183,12 @@ func (s *Server) tend(loops []*loop) {
 	}
 }
 
-// closeLate closes the connections that have waited in a loop for too long at now.
-func (s *Server) closeLate(now time.Time) {
-	s.closeWaiting(func(c *conn) bool { return c.due.Load() <= now.Unix() })
-}
-
-// closeWaiting closes connections that wait in a loop, if late says so.
-func (s *Server) closeWaiting(late func(*conn) bool) {
+// closeWaiting closes the connections that have waited in a loop for too long at a Unix time.
+func (s *Server) closeWaiting(now int64) {
 	var detached []*conn
 	s.mu.Lock()
 	for c := range s.conns {
-		if c.at.Load() == waiting && late(c) && c.detach() {
+		if c.at.Load() == waiting && c.due.Load() <= now && c.detach() {
 			detached = append(detached, c)
 		}
 	}
@@ -206,7 +202,7 @@ func (s *Server) closeWaiting(late func(*conn) bool) {
 
 // closeIdle closes connections without a request and returns how many are open.
 func (s *Server) closeIdle() int {
-	s.closeWaiting(func(*conn) bool { return true })
+	s.closeWaiting(math.MaxInt64)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
@@ -228,7 +224,7 @@ func (s *Server) Close() error {
 		_ = c.Conn.Close()
 	}
 	s.mu.Unlock()
-	s.closeWaiting(func(*conn) bool { return true })
+	s.closeWaiting(math.MaxInt64)
 	_ = s.others.Close()
 	return s.http.Close()
 }
