@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir/counters"
@@ -177,28 +178,25 @@ func (f *Fleet) read(now time.Time) (reading, error) {
 	}
 	slices.Sort(ids)
 	read := make([]*Report, len(ids))
-	failed := make([]bool, len(ids))
+	var missing atomic.Int64
 	var loads sync.WaitGroup
 	for i, id := range ids {
 		loads.Go(func() {
 			state, err := f.cfg.Store.Load(ctx, f.key(id))
-			if err == nil && !state.Exists() { // it is gone
-				return
-			}
-			r, foreign := decode(state.Value)
-			if failed[i] = err != nil || foreign != nil; !failed[i] {
+			switch r, foreign := decode(state.Value); {
+			case err == nil && !state.Exists(): // it is gone
+			case err != nil || foreign != nil:
+				missing.Add(1)
+			default:
 				read[i] = &r
 			}
 		})
 	}
 	loads.Wait()
-	known := reading{at: now}
-	for i := range ids {
-		switch {
-		case failed[i]:
-			known.missing++
-		case read[i] != nil:
-			known.reports = append(known.reports, *read[i])
+	known := reading{at: now, missing: int(missing.Load())}
+	for _, r := range read {
+		if r != nil {
+			known.reports = append(known.reports, *r)
 		}
 	}
 	return known, nil

@@ -85,25 +85,21 @@ func (r Report) fit(size int) Report {
 		}
 	}
 	taken := make(map[string][2]int, len(names)) // how many of the denied, and of the allowed
-	closed := make(map[string][2]bool, len(names))
 	for rank, more := 0, true; more; rank++ {
 		more = false
 		for _, name := range names {
-			p := r.Policies[name]
+			p, n := r.Policies[name], taken[name]
 			for i, l := range [2]List{p.MostDenied, p.MostAllowed} {
-				if rank >= len(l.Clients) || closed[name][i] {
+				if n[i] < rank || rank >= len(l.Clients) { // it has ended, perhaps for want of room
 					continue
 				}
-				n, full := taken[name], closed[name]
 				if bytes := len(appendCount(nil, l.Clients[rank])); used+bytes <= size {
 					used += bytes
 					n[i]++
 					more = true
-				} else {
-					full[i] = true
 				}
-				taken[name], closed[name] = n, full
 			}
+			taken[name] = n
 		}
 	}
 	for _, name := range names {
@@ -159,7 +155,7 @@ func decode(data []byte) (Report, error) {
 	}
 	r := Report{make(map[string]Policy), data[1] == 1}
 	d := decoder{data: data[2:]}
-	for len(d.data) > 0 && !d.foreign {
+	for len(d.data) > 0 {
 		name := d.text()
 		p := Policy{Allowed: d.number(), Denied: d.number(), Degraded: d.number()}
 		p.MostAllowed, p.MostDenied = d.list(), d.list()
