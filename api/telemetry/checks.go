@@ -31,11 +31,8 @@ type Checks struct {
 	chargedUnits                       prometheus.Counter
 }
 
-// limitChecks count the denials of a limit, and what becomes of its leases, if it has any.
-type limitChecks struct {
-	name                      string
-	denied, granted, released prometheus.Counter
-}
+// limitChecks count the denials of a limit, and its leases, if it has any.
+type limitChecks struct{ denied, granted prometheus.Counter }
 
 // The outcomes of a settlement.
 const (
@@ -67,9 +64,10 @@ type Listeners struct {
 func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks {
 	c := m.checksWithoutLimits(p, before, l)
 	for _, l := range p.Limits {
-		one := limitChecks{name: l.Name, denied: m.limitDenials.WithLabelValues(p.Name, l.Name)}
+		one := limitChecks{denied: m.limitDenials.WithLabelValues(p.Name, l.Name)}
 		if l.Lease > 0 {
-			one.granted, one.released = m.leases.WithLabelValues(p.Name, l.Name, "granted"), m.leases.WithLabelValues(p.Name, l.Name, "released")
+			one.granted = m.leases.WithLabelValues(p.Name, l.Name, "granted")
+			m.leases.WithLabelValues(p.Name, l.Name, "released") // is 0 until one is
 		}
 		c.limits = append(c.limits, one)
 	}
@@ -144,7 +142,7 @@ func (c *Checks) Settled(s *decide.Settlement, now time.Time, err error) {
 	var less, more int64
 	for i := range s.Limits { // the same of each that counts it
 		if l := &s.Limits[i]; l.Lease > 0 {
-			c.released(l.Name).Inc()
+			c.leases.WithLabelValues(c.policy, l.Name, "released").Inc()
 		} else {
 			less, more = max(less, l.Refunded), max(more, l.Charged)
 		}
@@ -167,16 +165,6 @@ func (c *Checks) Settled(s *decide.Settlement, now time.Time, err error) {
 		c.cost.Add(s.Client, more, now)
 	}
 	c.settlements[outcome].Inc()
-}
-
-// released returns what counts the ends of a limit's leases.
-func (c *Checks) released(limit string) prometheus.Counter {
-	for i := range c.limits {
-		if l := &c.limits[i]; l.name == limit && l.released != nil {
-			return l.released
-		}
-	}
-	return c.leases.WithLabelValues(c.policy, limit, "released") // of a limit that a policy.Finder has found
 }
 
 // Charged counts a cost of a client that nobody had asked about before.
@@ -284,9 +272,9 @@ func (c *Checks) log(a *decide.Answer) {
 
 // Sample ends a second of the history. It is to be called once a second.
 func (c *Checks) Sample() {
-	now := totals{degraded: valueOf(c.degraded)}
-	for v, counter := range c.verdicts {
-		now.verdicts[v] = valueOf(counter)
+	var now totals
+	for i, counter := range append(c.verdicts[:], c.degraded) {
+		now[i] = valueOf(counter)
 	}
 	c.kept.history.sample(now)
 }
