@@ -120,7 +120,7 @@ func describeOverride(o *overrides.Override) string {
 	if kind := o.Kind(); kind != "limits" {
 		return kind
 	}
-	return fmt.Sprint("limits ", o.Limits)[len("limits map"):]
+	return strings.TrimPrefix(fmt.Sprint(o.Limits), "map")
 }
 
 // endOverride answers DELETE /v1/policies/{policy}/overrides/{key}.

@@ -8,7 +8,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
-	"weir/api/policy"
 	"weir/api/telemetry"
 	"weir/counters"
 )
@@ -100,16 +99,13 @@ func (s *Server) showState(c echo.Context) error {
 	}
 	for i := range a.Limits {
 		l := &a.Limits[i]
-		j.Shadow = j.Shadow || l.Leniency == policy.Shadow || l.Leniency == policy.ShadowQuota
+		j.Shadow = j.Shadow || l.Leniency.IsShadow()
 		limit := limitStateJSON{
 			Name: l.Name, Route: l.Route, Algorithm: l.Algorithm, Window: l.Window.Seconds(), Allowed: l.Allowed, Limit: l.Value, Remaining: l.Remaining,
-			ResetAfter: l.ResetAfter.Seconds(), RetryAfter: l.RetryAfter.Seconds(),
+			ResetAfter: l.ResetAfter.Seconds(), RetryAfter: l.RetryAfter.Seconds(), Bucket: (*bucketJSON)(usages[i].Bucket),
 		}
 		for _, slot := range usages[i].Slots {
 			limit.Slots = append(limit.Slots, slotJSON{slot.Start.UTC(), slot.Count, slot.Weight})
-		}
-		if b := usages[i].Bucket; b != nil {
-			limit.Bucket = &bucketJSON{b.Level, b.Capacity, b.DrainsPerSecond}
 		}
 		entries := &limit.Entries
 		if l.Lease > 0 {

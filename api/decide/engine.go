@@ -286,7 +286,7 @@ func (d *Decider) peek(ctx context.Context, q Check, now time.Time) (*Answer, er
 	for i := range a.Limits {
 		l := &a.Limits[i]
 		l.look(ctx, d.Policy, now)
-		a.Allowed = a.Allowed && (l.Allowed || l.Leniency == policy.Shadow || l.Leniency == policy.ShadowQuota)
+		a.Allowed = a.Allowed && (l.Allowed || l.Leniency.IsShadow())
 		unknown = unknown || l.undecided(d.Policy)
 	}
 	if unknown {

@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"weir/api/decide"
-	"weir/api/policy"
 )
 
 // nearRatio is the part of a limit above which hits are near it, as by default in
@@ -29,7 +28,7 @@ func hitsOf(c *decide.LimitCheck) Hits {
 		if c.Local {
 			h.Local = c.Cost
 		}
-		if c.Leniency == policy.Shadow || c.Leniency == policy.ShadowQuota {
+		if c.Leniency.IsShadow() {
 			h.Shadow = c.Cost
 		}
 		return h

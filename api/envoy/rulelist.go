@@ -40,7 +40,7 @@ func (d *Descriptor) appendLines(lines []string, name string) []string {
 	if r := d.Rule; r != nil {
 		l := r.Limit.Leniency
 		lines = append(lines, fmt.Sprintf("%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t\n", name, units[r.Unit].code, r.Limit.Limit,
-			l == policy.Shadow || l == policy.ShadowQuota, l == policy.Quota || l == policy.ShadowQuota))
+			l.IsShadow(), l == policy.Quota || l == policy.ShadowQuota))
 	}
 	for _, child := range d.children {
 		lines = child.appendLines(lines, name+"."+child.composite())

@@ -269,17 +269,16 @@ func (c *Config) question(q *question, r *rls.RateLimitRequest) (err error) {
 
 // replace drops the limits that others of the request replace.
 func (q *question) replace() {
-	replaced := func(name string) bool {
-		return slices.ContainsFunc(q.parts, func(by part) bool { return by.rule != nil && slices.Contains(by.rule.Replaces, name) })
-	}
-	var drop []int
-	for i, p := range q.parts {
-		if p.rule != nil && p.rule.Name != "" && !p.rule.Unlimited && replaced(p.rule.Name) {
-			drop = append(drop, i)
+	var replaced []string
+	for i := range q.parts {
+		if r := q.parts[i].rule; r != nil {
+			replaced = append(replaced, r.Replaces...)
 		}
 	}
-	for _, i := range drop {
-		q.parts[i].rule = nil
+	for i := range q.parts {
+		if r := q.parts[i].rule; r != nil && r.Name != "" && !r.Unlimited && slices.Contains(replaced, r.Name) {
+			q.parts[i].rule = nil
+		}
 	}
 }
 
@@ -383,7 +382,7 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 		at.reset.Seconds = decide.WholeSeconds(p.check.ResetAfter)
 		at.CurrentLimit, at.DurationUntilReset = &at.limit, &at.reset
 		at.LimitRemaining = uint32(min(p.check.Remaining, math.MaxUint32))
-		if l := p.check.Leniency; !p.check.Allowed && l != policy.Shadow && l != policy.ShadowQuota {
+		if !p.check.Allowed && !p.check.Leniency.IsShadow() {
 			at.Code = rls.RateLimitResponse_OVER_LIMIT
 		}
 		left := at.LimitRemaining

@@ -82,6 +82,9 @@ const (
 	ShadowQuota
 )
 
+// IsShadow reports whether the denial denies nothing, whatever others say.
+func (l Leniency) IsShadow() bool { return l == Shadow || l == ShadowQuota }
+
 // routeHashBytes of SHA-256 are kept: 120 bits, which base32 writes in 24
 // characters.
 const routeHashBytes = 15
