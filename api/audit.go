@@ -22,7 +22,7 @@ const maxAuditedName = 100
 func (s *Server) changed(c change, more ...slog.Attr) { s.note(&s.audit.done, c, more...) }
 
 // note adds a change to one of the lists of the audit, and logs it.
-func (s *Server) note(to *changes, c change, more ...slog.Attr) {
+func (s *Server) note(to *[]change, c change, more ...slog.Attr) {
 	c.Time = s.cfg.Now()
 	if !s.cfg.LogClients && c.Client != "" {
 		c.Client = telemetry.HashClient(c.Client)

@@ -25,35 +25,22 @@ type change struct {
 // is refused drives out what was done. The zero value has none.
 type audit struct {
 	mu            sync.Mutex // of both
-	done, refused changes
-}
-
-// changes are the last maxAudited that were added.
-type changes struct {
-	all  []change
-	next int // is overwritten next, once there are maxAudited
+	done, refused []change
 }
 
 // add adds a change to done or refused.
-func (a *audit) add(to *changes, c change) {
+func (a *audit) add(to *[]change, c change) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(to.all) < maxAudited {
-		to.all = append(to.all, c)
-		return
-	}
-	to.all[to.next] = c
-	to.next = (to.next + 1) % maxAudited
+	*to = append(*to, c)
+	*to = (*to)[max(0, len(*to)-maxAudited):]
 }
 
 // last returns the last n changes, those that were refused among them, the newest first.
 func (a *audit) last(n int) []change {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var all []change
-	for _, c := range []*changes{&a.done, &a.refused} {
-		all = append(append(all, c.all[c.next:]...), c.all[:c.next]...)
-	}
+	all := slices.Concat(a.done, a.refused)
 	slices.SortStableFunc(all, func(a, b change) int { return a.Time.Compare(b.Time) })
 	slices.Reverse(all)
 	return all[:min(n, len(all))]

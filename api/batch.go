@@ -46,10 +46,8 @@ func (s *Server) appendOutcomes(c echo.Context, b []byte, outcomes []decide.Outc
 	b = append(slices.Grow(b, len(outcomes)*resultBytes), `{"results":[`...)
 	var last error
 	var result []byte // of last
-	for i, o := range outcomes {
-		if i > 0 {
-			b = append(b, ',')
-		}
+	for _, o := range outcomes {
+		b = appendComma(b)
 		if o.Err == nil {
 			b = s.appendAnswer(b, o.Answer, statusOf(o.Allowed, http.StatusTooManyRequests))
 			o.Release()
@@ -96,11 +94,8 @@ func (s *Server) checkAll(c echo.Context, checks []decide.Check) error {
 		b = appendSeconds(append(b, `,"wait":`...), wait)
 		b = strconv.AppendBool(append(b, `,"degraded":`...), degraded)
 		b = append(b, `,"results":[`...)
-		for i, a := range answers {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = s.appendAnswer(b, a, status)
+		for _, a := range answers {
+			b = s.appendAnswer(appendComma(b), a, status)
 		}
 		return append(b, "]}\n"...)
 	})

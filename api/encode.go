@@ -47,13 +47,9 @@ func appendDenial(b []byte, a *decide.Answer) []byte {
 		b = append(b, `,"degraded":true`...)
 	}
 	b = append(b, `,"violated-policies":[`...)
-	first := true
 	for i := range a.Limits {
 		if l := &a.Limits[i]; !l.Allowed {
-			if !first {
-				b = append(b, ',')
-			}
-			b, first = appendString(b, l.Name), false
+			b = appendString(appendComma(b), l.Name)
 		}
 	}
 	return append(b, "]}"...)
@@ -107,12 +103,7 @@ func statusOf(allowed bool, denied int) int {
 // appendAnswer appends a as a JSON object. Its first field is the status, unless
 // that is 0.
 func (s *Server) appendAnswer(b []byte, a *decide.Answer, status int) []byte {
-	b = append(b, '{')
-	if status != 0 {
-		b = strconv.AppendInt(append(b, `"status":`...), int64(status), 10)
-		b = append(b, ',')
-	}
-	b = strconv.AppendBool(append(b, `"allowed":`...), a.Allowed)
+	b = strconv.AppendBool(append(appendBegin(b, status), `"allowed":`...), a.Allowed)
 	b = appendString(append(b, `,"policy":`...), a.Policy.Name)
 	b = appendString(append(b, `,"client":`...), a.Client)
 	b = appendSeconds(append(b, `,"retry_after":`...), a.Retry)
@@ -124,10 +115,7 @@ func (s *Server) appendAnswer(b []byte, a *decide.Answer, status int) []byte {
 	}
 	b = append(b, `,"limits":[`...)
 	for i := range a.Limits {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendLimit(b, &a.Limits[i])
+		b = appendLimit(appendComma(b), &a.Limits[i])
 	}
 	return append(b, "]}"...)
 }
@@ -146,23 +134,15 @@ func appendLimit(b []byte, l *decide.LimitCheck) []byte {
 // appendSettlement appends s as a JSON object. Its first field is the status, unless
 // that is 0.
 func appendSettlement(b []byte, s *decide.Settlement, status int) []byte {
-	b = append(b, '{')
-	if status != 0 {
-		b = strconv.AppendInt(append(b, `"status":`...), int64(status), 10)
-		b = append(b, ',')
-	}
-	b = strconv.AppendBool(append(b, `"settled":true,"already":`...), s.Already)
+	b = strconv.AppendBool(append(appendBegin(b, status), `"settled":true,"already":`...), s.Already)
 	b = strconv.AppendInt(append(b, `,"cost":`...), s.Cost, 10)
 	if s.Already {
 		return append(b, '}')
 	}
 	b = append(b, `,"limits":[`...)
 	for i := range s.Limits {
-		if i > 0 {
-			b = append(b, ',')
-		}
 		l := &s.Limits[i]
-		b = appendString(append(b, `{"name":`...), l.Name)
+		b = appendString(append(appendComma(b), `{"name":`...), l.Name)
 		b = strconv.AppendInt(append(b, `,"refunded":`...), l.Refunded, 10)
 		b = strconv.AppendInt(append(b, `,"charged":`...), l.Charged, 10)
 		b = strconv.AppendInt(append(b, `,"remaining":`...), l.Remaining, 10)
@@ -188,6 +168,22 @@ func appendReceipt(b []byte, a *decide.Answer, key *receipt.Key) []byte {
 		b = appendSeconds(append(b, `,"renew_within":`...), within)
 	}
 	return b
+}
+
+// appendBegin begins a JSON object, with a status unless that is 0.
+func appendBegin(b []byte, status int) []byte {
+	if b = append(b, '{'); status != 0 {
+		b = append(strconv.AppendInt(append(b, `"status":`...), int64(status), 10), ',')
+	}
+	return b
+}
+
+// appendComma separates an element from the one before it in a JSON array, if there is one.
+func appendComma(b []byte) []byte {
+	if b[len(b)-1] == '[' {
+		return b
+	}
+	return append(b, ',')
 }
 
 // appendString appends s as a JSON string. Bytes that aren't UTF-8 become

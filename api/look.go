@@ -21,7 +21,7 @@ func (s *Server) look(c echo.Context) error {
 		return badRequest("get is given %d times and must be 1 to %d", len(paths), maxLooks)
 	}
 	b := []byte(`{"answers":[`)
-	for i, path := range paths {
+	for _, path := range paths {
 		target, err := url.ParseRequestURI(path)
 		if err != nil || !looksOnly(target.Path) {
 			return badRequest("get is %q and must be a path of /v1 by which nothing is decided, such as /v1/status", path)
@@ -30,10 +30,7 @@ func (s *Server) look(c echo.Context) error {
 		r.URL, r.RequestURI = target, path
 		a := answer{header: make(http.Header), status: http.StatusOK}
 		s.ServeHTTP(&a, &r)
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(append(b, `{"status":`...), int64(a.status), 10)
+		b = strconv.AppendInt(append(appendComma(b), `{"status":`...), int64(a.status), 10)
 		b = append(append(append(b, `,"body":`...), bytes.TrimSpace(a.body)...), '}')
 	}
 	return writeJSON(c, http.StatusOK, append(b, "]}\n"...))

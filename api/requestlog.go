@@ -52,15 +52,10 @@ const maxRequestID = 128
 // plain.
 func returnRequestID(h http.Header, r *http.Request) {
 	ids := r.Header[echo.HeaderXRequestID]
-	if len(ids) != 1 || ids[0] == "" || len(ids[0]) > maxRequestID {
-		return
+	isOdd := func(c rune) bool { return c <= ' ' || c > '~' }
+	if len(ids) == 1 && ids[0] != "" && len(ids[0]) <= maxRequestID && !strings.ContainsFunc(ids[0], isOdd) {
+		h[echo.HeaderXRequestID] = []string{ids[0]}
 	}
-	for _, c := range []byte(ids[0]) {
-		if c <= ' ' || c > '~' {
-			return
-		}
-	}
-	h[echo.HeaderXRequestID] = []string{ids[0]}
 }
 
 // hideClient returns the path and the peer of a request with what may name a

@@ -66,11 +66,8 @@ func (s *Server) settleBatch(c echo.Context) error {
 		}
 	})
 	out := append([]byte(nil), `{"results":[`...)
-	for i, result := range results {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(out, result...)
+	for _, result := range results {
+		out = append(appendComma(out), result...)
 	}
 	return writeJSON(c, http.StatusOK, append(out, "]}\n"...))
 }

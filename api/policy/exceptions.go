@@ -168,8 +168,8 @@ func (e *exceptions) find(name string, network netip.Prefix) *Exception {
 	if c, ok := e.names[name]; ok {
 		return c
 	}
-	if around, ok := e.around(network); ok {
-		return e.networks[around]
+	if c := e.around(network); c != nil {
+		return c
 	}
 	if name != "" && !e.begins[name[0]] { // most have no such key, and no need to be hashed again
 		return none
@@ -184,22 +184,21 @@ func (e *exceptions) find(name string, network netip.Prefix) *Exception {
 	return none
 }
 
-// around returns the smallest network with an exception that n is part of, and
-// reports whether there is one. There is none if n isn't valid.
-func (e *exceptions) around(n netip.Prefix) (netip.Prefix, bool) {
+// around returns the exception of the smallest network that n is part of, or nil. There is
+// none if n isn't valid.
+func (e *exceptions) around(n netip.Prefix) *Exception {
 	lengths := e.bits6
 	if n.Addr().Is4() {
 		lengths = e.bits4
 	}
 	for _, bits := range lengths {
 		if bits <= n.Bits() {
-			around := netip.PrefixFrom(n.Addr(), bits).Masked()
-			if _, ok := e.networks[around]; ok {
-				return around, true
+			if c := e.networks[netip.PrefixFrom(n.Addr(), bits).Masked()]; c != nil {
+				return c
 			}
 		}
 	}
-	return netip.Prefix{}, false
+	return nil
 }
 
 // IsExempt reports whether there is an exception, and it exempts.

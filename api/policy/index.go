@@ -55,8 +55,8 @@ func (x *Index) ByAddress(address netip.Addr) (client string, network netip.Pref
 	if address.Is4() {
 		bits = cmp.Or(x.IPv4Prefix, DefaultIPv4Prefix)
 	}
-	if own, ok := x.exceptions.Load().around(network); ok && own.Bits() > bits {
-		return networkName(own), network
+	if own := x.exceptions.Load().around(network); own != nil && own.Key.network.Bits() > bits {
+		return own.Key.String(), network
 	}
 	return networkName(netip.PrefixFrom(address, bits).Masked()), network
 }
