@@ -40,7 +40,7 @@ func (a *audit) add(to *[]change, c change) {
 func (a *audit) last(n int) []change {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := slices.Concat(a.done, a.refused)
+	all := append(append([]change{}, a.done...), a.refused...) // not nil, which would be null
 	slices.SortStableFunc(all, func(a, b change) int { return a.Time.Compare(b.Time) })
 	slices.Reverse(all)
 	return all[:min(n, len(all))]

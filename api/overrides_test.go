@@ -334,6 +334,9 @@ func TestRightsOfEveryRoute(t *testing.T) {
 func TestTheAuditHasTheLastChanges(t *testing.T) {
 	t.Parallel()
 	var a audit
+	none, err := json.Marshal(a.last(1))
+	require.NoError(t, err)
+	assert.Equal(t, "[]", string(none))
 	at := func(n int) time.Time { return epoch.Add(time.Duration(n) * time.Second) }
 	for n := range maxAudited + 10 {
 		a.add(&a.done, change{Time: at(n), What: fmt.Sprint(n)})
