@@ -99,35 +99,32 @@ func (r *run) waitFor(limiter manyTaker, one *asking) int {
 // askWaiting lets the waiting askings ask: those of one limiter here, if it may wait for the
 // store.
 func (r *run) askWaiting(here bool) {
-	var ask func()
+	asks := make([]func(), 0, 8) // which cost no allocation
 	r.mu.Lock()
 	for limiter, askings := range r.waiting {
-		delete(r.waiting, limiter)
-		if len(askings) <= r.few {
-			for _, one := range askings {
-				r.askAlone(one)
-			}
+		if len(askings) > r.few {
+			asks = append(asks, func() {
+				r.askTogether(limiter, askings)
+				r.askWaiting(false)
+			})
 			continue
 		}
-		if ask != nil {
-			r.together.Go(grown(ask))
-		}
-		ask = func() {
-			r.askTogether(limiter, askings)
-			r.askWaiting(false)
+		for _, one := range askings {
+			r.askAlone(one)
 		}
 	}
+	clear(r.waiting)
 	if r.timer != nil && r.timer.Stop() {
 		r.together.Done()
 	}
 	r.timer = nil
 	r.mu.Unlock()
-	switch {
-	case ask == nil:
-	case here:
-		ask()
-	default:
-		r.together.Go(grown(ask))
+	for i, ask := range asks {
+		if here && i == len(asks)-1 {
+			ask()
+		} else {
+			r.together.Go(grown(ask))
+		}
 	}
 }
 

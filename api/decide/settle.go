@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -21,12 +22,14 @@ import (
 // consumed.
 var ErrLate = errors.New("decide: the receipt is too old")
 
-// eachReserved calls f for each limit of r that the policy still has.
-func (d *Decider) eachReserved(r *receipt.Receipt, f func(limit *policy.Limit, l *receipt.Limit)) {
-	for i := range r.Limits {
-		l := &r.Limits[i]
-		if at := slices.Index(d.plans[nil].names, l.Name); at >= 0 {
-			f(&d.Limits[at], l)
+// reservedIn yields each limit of r that the policy still has, and what it has counted.
+func (d *Decider) reservedIn(r *receipt.Receipt) iter.Seq2[*policy.Limit, *receipt.Limit] {
+	return func(yield func(*policy.Limit, *receipt.Limit) bool) {
+		for i := range r.Limits {
+			l := &r.Limits[i]
+			if at := slices.Index(d.plans[nil].names, l.Name); at >= 0 && !yield(&d.Limits[at], l) {
+				return
+			}
 		}
 	}
 }
@@ -83,9 +86,9 @@ func (e *Engine) Settle(asked []Settling, done func(i int, s *Settlement, err er
 			continue
 		}
 		first := len(limits)
-		d.eachReserved(q.Receipt, func(limit *policy.Limit, l *receipt.Limit) {
+		for limit, l := range d.reservedIn(q.Receipt) {
 			limits = append(limits, settledLimit(limit, q.Client, q.Receipt, l, q.Consumed))
-		})
+		}
 		all.add(i, d, q, limits[first:])
 	}
 	all.settle(&e.Claims)
@@ -311,11 +314,11 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
 	err = ErrNoLease
 	var renewed []LimitCheck
-	d.eachReserved(r, func(limit *policy.Limit, l *receipt.Limit) {
-		c := reservedBy(limit, r.Client, r, l)
-		if c.Lease == 0 || err != nil && err != ErrNoLease {
-			return
+	for limit, l := range d.reservedIn(r) {
+		if limit.Lease == 0 {
+			continue
 		}
+		c := reservedBy(limit, r.Client, r, l)
 		q := c.request(now)
 		if q.Renews = l.Position; q.Renews == 0 { // admitted without the store
 			q.Renews = r.Issued.UnixNano()
@@ -336,11 +339,13 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		}
 		if err != nil {
 			d.observer.Renewed(&c, err)
+			if !d.Shadow {
+				break
+			}
+			err = nil
 		}
-		if err == nil || d.Shadow {
-			err, within = nil, leastOf(within, relied(c.Lease))
-		}
-	})
+		within = leastOf(within, relied(c.Lease))
+	}
 	// Asked afterwards: whoever settles r from now on finds the leases.
 	if within > 0 && d.Claims.claimed(ctx, d.keyOf(r)) {
 		for i := range renewed {
