@@ -331,7 +331,7 @@ func FuzzPlainText(f *testing.F) {
 	f.Add([]byte(`{"receipt":"none"}`))
 	f.Add([]byte(`{"cost":1}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		equal(t, data, func(b *body) (settlement, error) { return b.decodeSettlement(key) })
+		equal(t, data, func(b *body) (decide.Settling, error) { return b.decodeSettlement(key) })
 		equal(t, data, (*body).decodeCheck)
 		equal(t, data, (*body).decodeBatch)
 	})

@@ -58,7 +58,7 @@ func (s *Server) together(requests []*plain.Exchange) {
 		switch {
 		case err != nil:
 		case c.Path() == settlePath:
-			var q settlement
+			var q decide.Settling
 			if q, err = s.readSettlement(c); err == nil {
 				t.settlements, t.settle = append(t.settlements, q), append(t.settle, one)
 			}
@@ -80,7 +80,7 @@ func (s *Server) together(requests []*plain.Exchange) {
 		}
 	}
 	settle := func() {
-		s.settleAll(t.settlements, func(i int, settled *decide.Settlement, err error) {
+		engine.Settle(t.settlements, func(i int, settled *decide.Settlement, err error) {
 			if err == nil {
 				err = writeSettlement(t.settle[i].Context, settled)
 			}
@@ -118,7 +118,7 @@ func (s *Server) answer(a asker, err error) {
 // A requestSet is requests that came at the same moment, by what they ask. It is reused.
 type requestSet struct {
 	checks        []decide.Check
-	settlements   []settlement
+	settlements   []decide.Settling
 	check, settle []asker // who asks for these
 }
 

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -72,9 +71,8 @@ func problemFor(err error) *problem {
 		p := problemFor(err.Unwrap())
 		p.Detail = elementPath("checks", err.Number) + ": " + p.Detail
 		return p
-	}
-	if unclaimed := (*decide.Unclaimed)(nil); errors.As(err, &unclaimed) {
-		return storeFailed("the store could not tell whether this was done before, so nothing was done; send it again: %v", unclaimed.Unwrap())
+	case *decide.Unclaimed:
+		return storeFailed("the store could not tell whether this was done before, so nothing was done; send it again: %v", err.Unwrap())
 	}
 	switch err {
 	case decide.ErrLate:

@@ -11,20 +11,13 @@ import (
 	"weir/api/receipt"
 )
 
-// A settlement is what a caller says that a check has cost in the end.
-type settlement struct {
-	receipt receipt.Receipt
-	invalid error // why it can't be settled
-	cost    int64
-}
-
 // settle answers POST /v1/settle.
 func (s *Server) settle(c echo.Context) error {
 	q, err := s.readSettlement(c)
 	if err != nil {
 		return err
 	}
-	s.settleAll([]settlement{q}, func(_ int, settled *decide.Settlement, failed error) {
+	s.active.Load().Settle([]decide.Settling{q}, func(_ int, settled *decide.Settlement, failed error) {
 		if err = failed; err == nil {
 			err = writeSettlement(c, settled)
 		}
@@ -32,10 +25,10 @@ func (s *Server) settle(c echo.Context) error {
 	return err
 }
 
-func (s *Server) readSettlement(c echo.Context) (settlement, error) {
+func (s *Server) readSettlement(c echo.Context) (q decide.Settling, err error) {
 	b, err := readBody(c.Request(), maxCheckBytes)
 	if err != nil {
-		return settlement{}, err
+		return q, err
 	}
 	defer b.release()
 	return b.decodeSettlement(s.receipts.Load())
@@ -58,7 +51,7 @@ func (s *Server) settleBatch(c echo.Context) error {
 		return err
 	}
 	results := make([][]byte, len(list))
-	s.settleAll(list, func(i int, settled *decide.Settlement, err error) {
+	s.active.Load().Settle(list, func(i int, settled *decide.Settlement, err error) {
 		if err == nil {
 			results[i] = appendSettlement(nil, settled, http.StatusOK)
 		} else {
@@ -70,23 +63,6 @@ func (s *Server) settleBatch(c echo.Context) error {
 		out = append(appendComma(out), result...)
 	}
 	return writeJSON(c, http.StatusOK, append(out, "]}\n"...))
-}
-
-// settleAll settles all of a list, and calls done with the number and the outcome of each.
-func (s *Server) settleAll(list []settlement, done func(i int, settled *decide.Settlement, err error)) {
-	asked, numbers := make([]decide.Settling, 0, len(list)), make([]int, 0, len(list))
-	for i := range list {
-		q := &list[i]
-		if q.invalid != nil {
-			done(i, nil, q.invalid)
-			continue
-		}
-		if q.cost == asReserved {
-			q.cost = q.receipt.Cost
-		}
-		asked, numbers = append(asked, decide.Settling{Receipt: &q.receipt, Consumed: q.cost}), append(numbers, i)
-	}
-	s.active.Load().Settle(asked, func(k int, settled *decide.Settlement, err error) { done(numbers[k], settled, err) })
 }
 
 // renew answers POST /v1/renew.
@@ -178,46 +154,51 @@ func (s *Server) charge(c echo.Context) error {
 const asReserved = -1
 
 // decodeSettlement decodes a body that is one settlement. The error is a problem.
-func (b *body) decodeSettlement(key *receipt.Key) (q settlement, err error) {
+func (b *body) decodeSettlement(key *receipt.Key) (q decide.Settling, err error) {
 	p := plainText{text: b.bytes.Bytes()}
 	text, cost := p.settlement(asReserved)
-	if q.cost = cost; p.ended() {
-		q.receipt, q.invalid = openReceipt(key, text)
-		return q, nil
+	if !p.ended() {
+		q, err = b.settlement(key)
+		return q, b.end(err)
 	}
-	q, err = b.settlement(key)
-	return q, b.end(err)
+	if q.Receipt, q.Err = openReceipt(key, text); cost == asReserved {
+		cost = q.Cost
+	}
+	q.Consumed = cost
+	return q, nil
 }
 
-// settlement decodes one settlement. It may be invalid: the error is a problem of the whole
+// settlement decodes one settlement. Its Err may be a problem: the error is one of the whole
 // body.
-func (b *body) settlement(key *receipt.Key) (settlement, error) {
-	q := settlement{invalid: errMissingReceipt, cost: asReserved}
+func (b *body) settlement(key *receipt.Key) (decide.Settling, error) {
+	q := decide.Settling{Err: errMissingReceipt, Consumed: asReserved}
 	var wrongCost error
 	err := b.object("", func(name []byte) (err error) {
 		switch string(name) {
 		case "receipt":
-			q.receipt, q.invalid, err = b.receipt(key)
+			q.Receipt, q.Err, err = b.receipt(key)
 		case "cost":
-			if q.cost, err = b.integer("cost", ""); err == nil && q.cost < 0 {
-				wrongCost = badRequest("cost is %d and must be a whole number from 0", q.cost)
+			if q.Consumed, err = b.integer("cost", ""); err == nil && q.Consumed < 0 {
+				wrongCost = badRequest("cost is %d and must be a whole number from 0", q.Consumed)
 			}
 		default:
 			err = unknownField(b.path(string(name)), "receipt, cost")
 		}
 		return err
 	})
-	q.invalid = cmp.Or(wrongCost, q.invalid)
+	if q.Err = cmp.Or(wrongCost, q.Err); q.Consumed == asReserved {
+		q.Consumed = q.Cost
+	}
 	return q, err
 }
 
 // settlements decodes a body that is many settlements. The error is a problem.
-func (b *body) settlements(key *receipt.Key) (list []settlement, err error) {
+func (b *body) settlements(key *receipt.Key) (list []decide.Settling, err error) {
 	err = b.whole(func(name []byte) error {
 		if string(name) != "settlements" {
 			return unknownField(string(name), "settlements")
 		}
-		list = []settlement{}
+		list = []decide.Settling{}
 		return b.array("settlements", func() error {
 			q, err := b.settlement(key)
 			list = append(list, q)

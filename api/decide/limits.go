@@ -129,7 +129,7 @@ func (d *Decider) CommitLimits(checks []LimitCheck, r *receipt.Receipt, valid bo
 	one := newSettlements(&d.Config, 1, func(_ int, s *Settlement, failed error) {
 		released, err = failed == nil && !s.Already, failed
 	})
-	one.add(0, d, Settling{r, cost}, reserved)
+	one.add(0, d, r, cost, reserved)
 	if one.settle(&d.Claims); errors.Is(err, ErrLate) {
 		err = nil
 	}

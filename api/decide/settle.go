@@ -63,8 +63,9 @@ func settledLimit(limit *policy.Limit, client string, r *receipt.Receipt, l *rec
 
 // A Settling is what a check that a receipt was given for has cost in the end.
 type Settling struct {
-	*receipt.Receipt
+	receipt.Receipt
 	Consumed int64
+	Err      error // why it can't be settled, else nil
 }
 
 // Settle puts what checks have cost in the end in the place of what they have reserved. If that
@@ -73,23 +74,27 @@ type Settling struct {
 // that the policy doesn't have any more, or that count otherwise now, stay as they are.
 //
 // Settle calls done with the number and the outcome of each as soon as that is known. The
-// error is an Invalid, an UnknownPolicy, ErrLate, an Unclaimed or a *Panic. Calls of done may
+// error is the Err of a Settling, an Invalid, an UnknownPolicy, ErrLate, an Unclaimed or a *Panic. Calls of done may
 // come concurrently, and must not panic. Settle returns after the last, and takes no longer
 // than the store timeout.
 func (e *Engine) Settle(asked []Settling, done func(i int, s *Settlement, err error)) {
 	all := newSettlements(&e.Config, len(asked), done)
 	limits := make([]SettledLimit, 0, len(asked)) // of all
-	for i, q := range asked {
-		d, err := e.ForChecks(q.Policy)
+	for i := range asked {
+		r, err := &asked[i].Receipt, asked[i].Err
+		var d *Decider
+		if err == nil {
+			d, err = e.ForChecks(r.Policy)
+		}
 		if err != nil {
 			done(i, nil, err)
 			continue
 		}
 		first := len(limits)
-		for limit, l := range d.reservedIn(q.Receipt) {
-			limits = append(limits, settledLimit(limit, q.Client, q.Receipt, l, q.Consumed))
+		for limit, l := range d.reservedIn(r) {
+			limits = append(limits, settledLimit(limit, r.Client, r, l, asked[i].Consumed))
 		}
-		all.add(i, d, q, limits[first:])
+		all.add(i, d, r, asked[i].Consumed, limits[first:])
 	}
 	all.settle(&e.Claims)
 }
@@ -121,10 +126,10 @@ func newSettlements(c *Config, n int, done func(i int, s *Settlement, err error)
 	}
 }
 
-// add adds the settlement of that number, of limits by d, unless it can't be made.
-func (t *settlements) add(number int, d *Decider, q Settling, limits []SettledLimit) {
+// add adds the settlement of r at a cost, of limits by d, unless it can't be made.
+func (t *settlements) add(number int, d *Decider, r *receipt.Receipt, cost int64, limits []SettledLimit) {
 	t.all = append(t.all, settlement{
-		Settlement: Settlement{Policy: d.Policy, Client: q.Client, Issued: q.Issued, Cost: q.Consumed}, settlements: t,
+		Settlement: Settlement{Policy: d.Policy, Client: r.Client, Issued: r.Issued, Cost: cost}, settlements: t,
 		number: number, by: d, limits: limits,
 	})
 	last := len(t.all) - 1
@@ -133,8 +138,8 @@ func (t *settlements) add(number int, d *Decider, q Settling, limits []SettledLi
 		s.Client = limits[0].Client
 	}
 	t.open.Add(1)
-	err := validateCost(q.Consumed)
-	if err == nil && t.now.After(q.Until) {
+	err := validateCost(cost)
+	if err == nil && t.now.After(r.Until) {
 		err = ErrLate
 	}
 	if err != nil {
@@ -142,7 +147,7 @@ func (t *settlements) add(number int, d *Decider, q Settling, limits []SettledLi
 		t.all = t.all[:last]
 		return
 	}
-	t.claims = append(t.claims, claim{d.keyOf(q.Receipt), q.Until.Sub(t.now), s})
+	t.claims = append(t.claims, claim{d.keyOf(r), r.Until.Sub(t.now), s})
 }
 
 // settle makes those settlements that nobody has made before, and returns when all have ended.
