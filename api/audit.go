@@ -46,11 +46,10 @@ func (s *Server) operators(do func(c echo.Context, by change) error) echo.Handle
 	return func(c echo.Context) error {
 		by := change{Peer: c.RealIP(), Policy: c.Param("policy")}
 		by.Client, _ = unescaped(c, cmp.Or(c.Param("client"), c.Param("key"), c.Param("*")), "client")
-		tokens := s.tokens.Load()
-		if err := tokens.check(c.Request()); err != nil { // they may have changed since it was let in
+		token, err := s.tokens.Load().of(c.Request())
+		if err != nil { // they may have changed since it was let in
 			return err
 		}
-		token, _ := tokens.of(c.Request())
 		if by.By = token.Name; !token.ChecksOnly {
 			return do(c, by)
 		}

@@ -53,10 +53,11 @@ func (s *Server) ready(servers []counters.ServerStatus) bool {
 
 // readyz answers /readyz: should this instance get requests?
 func (s *Server) readyz(c echo.Context) error {
-	named, servers := s.tokens.Load().check(c.Request()) == nil, s.cfg.Health()
+	_, unnamed := s.tokens.Load().of(c.Request())
+	servers := s.cfg.Health()
 	r := readiness{Ready: s.ready(servers), Draining: s.Draining(), Servers: []serverStatus{}}
 	for i := range servers {
-		r.Servers = append(r.Servers, statusOfServer(&servers[i], named))
+		r.Servers = append(r.Servers, statusOfServer(&servers[i], unnamed == nil))
 	}
 	return c.JSON(statusOf(r.Ready, http.StatusServiceUnavailable), r)
 }
@@ -136,7 +137,7 @@ func (s *Server) metricsHandler() echo.HandlerFunc {
 	}
 	named, numbered := handler(true), handler(false)
 	return func(c echo.Context) error {
-		if s.tokens.Load().check(c.Request()) != nil {
+		if _, err := s.tokens.Load().of(c.Request()); err != nil {
 			return numbered(c)
 		}
 		return named(c)

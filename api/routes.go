@@ -106,7 +106,7 @@ func (s *Server) authorize(next echo.HandlerFunc) echo.HandlerFunc {
 
 // checkToken returns a problem unless c has a configured bearer token, if there are any.
 func (s *Server) checkToken(c echo.Context) error {
-	err := s.tokens.Load().check(c.Request())
+	_, err := s.tokens.Load().of(c.Request())
 	if err != nil {
 		c.Response().Header().Set(echo.HeaderWWWAuthenticate, `Bearer realm="weir"`)
 	}

@@ -29,10 +29,10 @@ type stateJSON struct {
 
 // exceptionJSON is the exception or override that holds for a client.
 type exceptionJSON struct {
-	Client   string     `json:"client"`
-	Kind     string     `json:"kind"`
-	Override bool       `json:"override"`
-	Until    *time.Time `json:"until,omitempty"`
+	Client   string    `json:"client"`
+	Kind     string    `json:"kind"`
+	Override bool      `json:"override"`
+	Until    time.Time `json:"until,omitzero"`
 }
 
 type limitStateJSON struct {
@@ -91,11 +91,7 @@ func (s *Server) showState(c echo.Context) error {
 		Allowed: a.Allowed, Shadow: d.Shadow, RetryAfter: a.Retry.Seconds(), Degraded: a.Degraded != nil, Limits: []limitStateJSON{},
 	}
 	if kind := a.Exception.Kind(); kind != "" {
-		j.Exception = &exceptionJSON{Client: a.Exception.Key.String(), Kind: kind, Override: a.Exception.AtRunTime()}
-		if a.Exception.AtRunTime() {
-			until := a.Exception.Until.UTC()
-			j.Exception.Until = &until
-		}
+		j.Exception = &exceptionJSON{a.Exception.Key.String(), kind, a.Exception.AtRunTime(), a.Exception.Until.UTC()}
 	}
 	for i := range a.Limits {
 		l := &a.Limits[i]

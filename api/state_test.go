@@ -194,7 +194,7 @@ func TestStateNamesWhatHolds(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.override(t, "api", "10.0.0.0/8", `{"blocked":true,"for":"10m"}`).Code)
 	state = s.state(t, "api", "10.1.2.3")
 	until := epoch.Add(10 * time.Minute).UTC()
-	assert.Equal(t, &exceptionJSON{Client: "10.0.0.0/8", Kind: "blocked", Override: true, Until: &until}, state.Exception)
+	assert.Equal(t, &exceptionJSON{Client: "10.0.0.0/8", Kind: "blocked", Override: true, Until: until}, state.Exception)
 	assert.False(t, state.Allowed)
 	assert.Equal(t, 600.0, state.RetryAfter)
 	assert.Equal(t, "~CvmaYJFpU4U41Ym_EIohMdi8", s.state(t, "api", "a%2Fb%20c").CountedAs)

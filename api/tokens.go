@@ -33,24 +33,19 @@ func newTokens(list []Token) tokens {
 	return t
 }
 
-// of returns the token that r has, and reports whether it is one of t.
-func (t tokens) of(r *http.Request) (Token, bool) {
-	_, secret, _ := strings.Cut(r.Header.Get(echo.HeaderAuthorization), " ")
-	token, ok := t[sha256.Sum256([]byte(strings.TrimSpace(secret)))]
-	return token, ok
-}
-
-// check returns a problem unless r carries one of t, or there is none.
-func (t tokens) check(r *http.Request) error {
+// of returns the one of t that r carries, or the zero Token if there is none. The error is a
+// problem.
+func (t tokens) of(r *http.Request) (Token, error) {
 	if len(t) == 0 {
-		return nil
+		return Token{}, nil
 	}
-	scheme, _, _ := strings.Cut(r.Header.Get(echo.HeaderAuthorization), " ")
+	scheme, secret, _ := strings.Cut(r.Header.Get(echo.HeaderAuthorization), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return newProblem(http.StatusUnauthorized, "a bearer token is needed: Authorization: Bearer <token>")
+		return Token{}, newProblem(http.StatusUnauthorized, "a bearer token is needed: Authorization: Bearer <token>")
 	}
-	if _, ok := t.of(r); !ok {
-		return newProblem(http.StatusUnauthorized, "the bearer token is not one of the configured tokens")
+	token, ok := t[sha256.Sum256([]byte(strings.TrimSpace(secret)))]
+	if !ok {
+		return Token{}, newProblem(http.StatusUnauthorized, "the bearer token is not one of the configured tokens")
 	}
-	return nil
+	return token, nil
 }

@@ -110,12 +110,6 @@ func (c *Claims) claimed(ctx context.Context, key string) bool {
 	return err == nil && now.Exists()
 }
 
-// namespace returns that of a policy's claims. The key of one is this, the client and "_", and
-// its name.
-func (c *Claims) namespace(policy string) counters.Namespace {
-	return counters.CounterNamespace(c.KeyPrefix, policy, "-", 0)
-}
-
 // An Unclaimed says that the store couldn't tell whether something was done before, so
 // that nothing was done.
 type Unclaimed struct{ error }

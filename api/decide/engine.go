@@ -105,13 +105,14 @@ type Decider struct {
 	*policy.Index
 	Config
 	plans    map[*policy.Route]*plan // nil is the route of checks that have none
-	claims   counters.Namespace
+	claims   counters.Namespace      // the key of one is this, the client and "_", and its name
 	observer Observer
 }
 
 // NewDecider returns what decides by p, which must not be changed any more.
 func NewDecider(c Config, p *policy.Policy, o Observer) *Decider {
-	d := &Decider{Index: policy.NewIndex(p), Config: c, plans: make(map[*policy.Route]*plan), claims: c.Claims.namespace(p.Name), observer: o}
+	d := &Decider{Index: policy.NewIndex(p), Config: c, plans: make(map[*policy.Route]*plan), observer: o}
+	d.claims = counters.CounterNamespace(c.Claims.KeyPrefix, p.Name, "-", 0)
 	d.plans[nil] = newPlan(p.Limits, nil)
 	for i := range p.Routes {
 		r := &p.Routes[i]
