@@ -6,8 +6,8 @@
 // store fails, its policy says what is answered. Limits of many checks share their
 // exchanges with the store where a limiter takes many.
 //
-// Start reading at Decider.Check; batch.go and allornone.go decide several checks,
-// and exchange.go asks limits for all of them at once.
+// Start reading at Decider.Check; together.go, batch.go and allornone.go decide several
+// checks, and exchange.go asks limits for all of them at once.
 package decide
 
 import (

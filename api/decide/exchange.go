@@ -46,8 +46,8 @@ type run struct {
 	// store operations, unless none is left and nothing has to be given back.
 	by interface{ finish(one *asking) }
 
-	together sync.WaitGroup   // goroutines that ask a limit for many
-	alone    counters.Workers // who ask for one client
+	exchanges sync.WaitGroup   // goroutines that ask a limit for many
+	alone     counters.Workers // who ask for one client
 
 	mu      sync.Mutex
 	waiting map[manyTaker][]*asking // for others who ask the same limiter
@@ -83,7 +83,7 @@ func (r *run) begin(one *asking) {
 // wait lets the waiting askings ask, and returns when all have.
 func (r *run) wait() {
 	r.askWaiting(true)
-	r.together.Wait()
+	r.exchanges.Wait()
 	r.alone.Wait()
 }
 
@@ -115,7 +115,7 @@ func (r *run) askWaiting(here bool) {
 	}
 	clear(r.waiting)
 	if r.timer != nil && r.timer.Stop() {
-		r.together.Done()
+		r.exchanges.Done()
 	}
 	r.timer = nil
 	r.mu.Unlock()
@@ -123,7 +123,7 @@ func (r *run) askWaiting(here bool) {
 		if here && i == len(asks)-1 {
 			ask()
 		} else {
-			r.together.Go(grown(ask))
+			r.exchanges.Go(grown(ask))
 		}
 	}
 }
@@ -149,9 +149,9 @@ func (r *run) askSoon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.timer == nil {
-		r.together.Add(1)
+		r.exchanges.Add(1)
 		r.timer = time.AfterFunc(r.alone.Patience, func() {
-			defer r.together.Done()
+			defer r.exchanges.Done()
 			r.askWaiting(false)
 		})
 	}
