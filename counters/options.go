@@ -84,19 +84,10 @@ func (o *Options) Telling() time.Duration { return 2 * o.StoreTimeout }
 // default in the place of a zero value, and 0 for none. The error says what is
 // wrong.
 func (o Options) WithDefaults() (Options, error) {
-	if o.KeyPrefix == "" {
-		o.KeyPrefix = DefaultKeyPrefix
-	}
-	if o.ClockSkew == 0 {
-		o.ClockSkew = DefaultClockSkew
-	}
-	if o.Clients == 0 {
-		o.Clients = DefaultClients
-	}
-	if o.StoreTimeout == 0 {
-		o.StoreTimeout = DefaultTimeout
-	}
-	o.ClockSkew, o.StoreTimeout, o.Clients = max(0, o.ClockSkew), max(0, o.StoreTimeout), max(0, o.Clients)
+	o.KeyPrefix = cmp.Or(o.KeyPrefix, DefaultKeyPrefix)
+	o.ClockSkew = max(0, cmp.Or(o.ClockSkew, DefaultClockSkew))
+	o.StoreTimeout = max(0, cmp.Or(o.StoreTimeout, DefaultTimeout))
+	o.Clients = max(0, cmp.Or(o.Clients, DefaultClients))
 	if o.ClockSkew > MaxClockSkew || o.StoreTimeout > MaxTimeout {
 		return o, fmt.Errorf("clock skew %v may be at most %v, and store timeout %v at most %v", o.ClockSkew, MaxClockSkew, o.StoreTimeout, MaxTimeout)
 	}
@@ -106,9 +97,7 @@ func (o Options) WithDefaults() (Options, error) {
 	if o.Reseeded == nil {
 		o.Reseeded = func(int) {}
 	}
-	if o.Refunds == nil {
-		o.Refunds = new(Group)
-	}
+	o.Refunds = cmp.Or(o.Refunds, new(Group))
 	if o.RefundFailed == nil {
 		o.RefundFailed = func() {}
 	}
