@@ -144,21 +144,13 @@ func ClientPart(key string) string {
 // be when name is not one: 1 to 63 of a-z, 0-9 and -, and no - at the
 // beginning.
 func CheckName(name string) error {
-	for i := range len(name) {
-		c := name[i]
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && (c != '-' || i == 0) {
-			return nameError(name)
-		}
-	}
-	if name == "" || len(name) > MaxNameBytes {
-		return nameError(name)
+	if name == "" || len(name) > MaxNameBytes || name[0] == '-' || strings.Trim(name, nameCharacters) != "" {
+		return fmt.Errorf("name %q must be 1 to %d of a-z, 0-9 and -, and not begin with -", name, MaxNameBytes)
 	}
 	return nil
 }
 
-func nameError(name string) error {
-	return fmt.Errorf("name %q must be 1 to %d of a-z, 0-9 and -, and not begin with -", name, MaxNameBytes)
-}
+const nameCharacters = "abcdefghijklmnopqrstuvwxyz0123456789-"
 
 func printable(s string) bool {
 	for i := range len(s) {
