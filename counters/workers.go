@@ -45,11 +45,12 @@ func (w *Workers) begin() {
 	}
 }
 
-// next returns the function that waits longest. w.mu is held.
-func (w *Workers) next() func() {
-	f := w.waiting[0]
-	w.waiting[0] = nil
-	w.waiting = w.waiting[1:]
+// next takes out the function that waits longest, or returns nil. w.mu is held.
+func (w *Workers) next() (f func()) {
+	if len(w.waiting) > 0 {
+		f, w.waiting[0] = w.waiting[0], nil
+		w.waiting = w.waiting[1:]
+	}
 	return f
 }
 
@@ -58,10 +59,7 @@ func (w *Workers) work(f func()) {
 	for f != nil {
 		f()
 		w.mu.Lock()
-		f = nil
-		if len(w.waiting) > 0 {
-			f = w.next()
-		} else {
+		if f = w.next(); f == nil {
 			w.running--
 		}
 		w.mu.Unlock()
