@@ -55,14 +55,6 @@ func counted(reply []byte) bool { return reply[0] >= '0' && reply[0] <= '9' }
 // stored reports whether a reply to add or cas says that the value is stored.
 func stored(reply []byte) bool { return string(reply) == "STORED\r\n" }
 
-// read reads the counters at keys in one round trip.
-func (c *client) read(keys []string, counts []int64) error {
-	if err := c.exchange(0, appendGets(c.requests[:0], "get", keys)); err != nil {
-		return err
-	}
-	return c.parseCounts(0, keys, counts, nil)
-}
-
 // parseGets is parseItems for the gets of any number of keys, the first of which was
 // the request of the given number.
 func (c *client) parseGets(number int, keys []string, found func(i int, value []byte, version uint64) error) error {

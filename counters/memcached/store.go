@@ -227,25 +227,22 @@ func (s *Store) Read(ctx context.Context, keys []string, counts []int64) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	c, err := s.client(ctx, keys[0])
-	if err != nil {
-		return err
-	}
-	defer c.release()
-	return c.translate(keys[0], c.read(keys, counts))
+	return s.with(ctx, keys[0], func(c *client) error {
+		if err := c.exchange(0, appendGets(c.requests[:0], "get", keys)); err != nil {
+			return err
+		}
+		return c.parseCounts(0, keys, counts, nil)
+	})
 }
 
 // Subtract implements counters.Store with decr.
 func (s *Store) Subtract(ctx context.Context, key string, delta int64) error {
-	c, err := s.client(ctx, key)
-	if err != nil {
-		return err
-	}
-	defer c.release()
-	if _, err := c.Decrement(key, uint64(delta)); !errors.Is(err, memcache.ErrCacheMiss) {
-		return c.translate(key, err)
-	}
-	return nil
+	return s.with(ctx, key, func(c *client) error {
+		if _, err := c.Decrement(key, uint64(delta)); !errors.Is(err, memcache.ErrCacheMiss) {
+			return err
+		}
+		return nil
+	})
 }
 
 // Raise implements counters.Store with gets, and add or cas.
@@ -253,29 +250,23 @@ func (s *Store) Raise(ctx context.Context, floors []counters.Floor) error {
 	if len(floors) == 0 {
 		return nil
 	}
-	key := floors[0].Key
-	c, err := s.client(ctx, key)
-	if err != nil {
-		return err
-	}
-	defer c.release()
-	for range attempts {
-		if floors, err = c.raise(floors); len(floors) == 0 || err != nil {
-			return c.translate(key, err)
+	return s.with(ctx, floors[0].Key, func(c *client) (err error) {
+		for range attempts {
+			if floors, err = c.raise(floors); len(floors) == 0 || err != nil {
+				return err
+			}
 		}
-	}
-	return fmt.Errorf("%w: the counter %q changes all the time", counters.ErrUnavailable, floors[0].Key)
+		return fmt.Errorf("the counter %q changes all the time", floors[0].Key)
+	})
 }
 
 // Load implements counters.StateStore with gets.
-func (s *Store) Load(ctx context.Context, key string) (counters.State, error) {
-	c, err := s.client(ctx, key)
-	if err != nil {
-		return counters.State{}, err
-	}
-	defer c.release()
-	state, err := c.load(key)
-	return state, c.translate(key, err)
+func (s *Store) Load(ctx context.Context, key string) (state counters.State, err error) {
+	err = s.with(ctx, key, func(c *client) error {
+		state, err = c.load(key)
+		return err
+	})
+	return state, err
 }
 
 // Swap implements counters.StateStore with cas, or add when there is nothing to
@@ -296,12 +287,9 @@ func (s *Store) Swap(ctx context.Context, key string, old counters.State, value 
 
 // Put implements counters.StateStore with set.
 func (s *Store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
-	c, err := s.client(ctx, key)
-	if err != nil {
-		return err
-	}
-	defer c.release()
-	return c.translate(key, c.Set(&memcache.Item{Key: key, Value: value, Expiration: expiration(ttl, time.Now())}))
+	return s.with(ctx, key, func(c *client) error {
+		return c.Set(&memcache.Item{Key: key, Value: value, Expiration: expiration(ttl, time.Now())})
+	})
 }
 
 // Delete implements counters.Store. All commands go out together.
@@ -309,12 +297,7 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	c, err := s.client(ctx, keys[0])
-	if err != nil {
-		return err
-	}
-	defer c.release()
-	return c.translate(keys[0], c.delete(keys))
+	return s.with(ctx, keys[0], func(c *client) error { return c.delete(keys) })
 }
 
 // Ping returns the states of all servers, in the order of Config.Servers, which
@@ -396,6 +379,16 @@ func (s *Store) client(ctx context.Context, key string) (*client, error) {
 		}
 		// It has left since members were loaded, so there are others by now.
 	}
+}
+
+// with calls f with a client as client returns it, and returns a store's error.
+func (s *Store) with(ctx context.Context, key string, f func(*client) error) error {
+	c, err := s.client(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer c.release()
+	return c.translate(key, f(c))
 }
 
 // refuse returns why nothing is sent to a server whose breaker is suspect for an
