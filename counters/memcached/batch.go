@@ -240,7 +240,7 @@ func (s *share) sendPiece(c *client, p *piece, alone bool) {
 	defer c.release()
 	var failed func(command int) error
 	if err := s.exchange(c, p, alone); err != nil {
-		failed = c.unansweredTogether(c.translate("", err), s.tasks.performed)
+		failed = c.unansweredTogether(c.translate(err), s.tasks.performed)
 	} else {
 		s.tasks.read(c, p)
 	}
@@ -368,7 +368,7 @@ func (c *client) added(p *piece, a counters.Addition, command int) counters.Adde
 	p.dealt += len(a.Read)
 	unread := cmp.Or(p.unread, checkCounts(a.Read, a.Counts))
 	if a.Key == "" {
-		return counters.Added{Err: c.translate(a.Read[0], unread)}
+		return counters.Added{Err: c.translate(unread)}
 	}
 	n, found, err := c.parseAddition(a, command)
 	if found && err == nil {
@@ -376,7 +376,7 @@ func (c *client) added(p *piece, a counters.Addition, command int) counters.Adde
 	}
 	switch {
 	case err != nil:
-		err = c.translate(a.Key, err)
+		err = c.translate(err)
 	case found, a.Delta < 0:
 	case a.Have:
 		n, err = 0, counters.ErrLost
@@ -453,7 +453,7 @@ func (t *replacements) end(c *client, p *piece, j int, failed func(command int) 
 			p.dealt++
 		}
 		swapped = swapped && err == nil
-		err = c.translate(r.Key, err)
+		err = c.translate(err)
 	case r.Value == nil:
 		err = failed(p.count)
 	default:

@@ -234,7 +234,7 @@ const maxKeptRequests = 64 << 10
 // write, each item read); a client per operation under way lets one deadline
 // bound them all. gomemcache has no pipelines either: where several commands
 // have to share a round trip, the client sends them itself. It does so with a
-// lone incr too, which is what nearly all operations are: among many callers
+// lone incr or decr too, which is what nearly all operations are: among many callers
 // that takes half of gomemcache's time, and no allocations (BenchmarkIncrement).
 type client struct {
 	*memcache.Client
@@ -247,18 +247,13 @@ type client struct {
 	deadline time.Time
 	answered bool           // the server has, in this operation
 	broken   *pipeline.Conn // of the request that failed last
-	// nonNumeric says that the last reply to gomemcache was this refusal.
-	nonNumeric bool
 }
 
 func newClient(home *clients, l *lane) *client {
 	c := &client{home: home, lane: l, Client: memcache.NewFromSelector(home.server)}
 	c.DialContext = c.dialContext
-	// Only so that gomemcache doesn't end a dial early: dialContext and
-	// boundConn keep to the deadline.
-	c.Timeout = time.Hour
-	// One operation at a time needs one connection.
-	c.MaxIdleConns = 1
+	c.Timeout = time.Hour // boundConn keeps to the deadline
+	c.MaxIdleConns = 1    // of one operation at a time
 	return c
 }
 
@@ -294,22 +289,16 @@ func (c *client) release() {
 	cs.checkUnused()
 }
 
-func (c *client) dialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	if c.conn != nil {
-		return &boundConn{Conn: c.conn, client: c}, nil
-	}
-	ctx, cancel := context.WithDeadline(ctx, c.deadline)
-	defer cancel()
-	conn, err := c.lane.pool.DialContext(ctx, network, address)
-	if err != nil {
+// dialContext is gomemcache's.
+func (c *client) dialContext(context.Context, string, string) (net.Conn, error) {
+	if err := c.connect(); err != nil {
 		return nil, err
 	}
-	c.conn, _ = conn.(*pipeline.Conn)
-	return &boundConn{Conn: conn, client: c}, nil
+	return &boundConn{Conn: c.conn, client: c}, nil
 }
 
 // boundConn keeps to its client's deadline whatever gomemcache asks for, and
-// tells the client what gomemcache's errors don't.
+// tells the client whether the server has answered.
 type boundConn struct {
 	net.Conn
 	client *client
@@ -321,7 +310,6 @@ func (c *boundConn) SetDeadline(time.Time) error { return c.Conn.SetDeadline(c.c
 func (c *boundConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.client.answered = err == nil
-	c.client.nonNumeric = string(p[:n]) == replyNonNumeric
 	return n, err
 }
 
@@ -405,13 +393,9 @@ func (cs *clients) late(conn *pipeline.Conn, f func(ctx context.Context, err err
 
 // translate turns err, the outcome of the operation, into a store's error, and
 // tells the breaker when the server has not answered.
-func (c *client) translate(key string, err error) error {
+func (c *client) translate(err error) error {
 	if err == nil {
 		return nil
-	}
-	if c.nonNumeric {
-		c.nonNumeric = false
-		return foreignValue(key)
 	}
 	translated := translate(err)
 	if errors.Is(err, pipeline.ErrDown) {

@@ -37,13 +37,9 @@ func appendStore(b []byte, key string, expiration int32, version uint64, value [
 	return append(b, crlf...)
 }
 
-func appendIncr(b []byte, key string, delta int64) []byte {
-	b = append(append(append(b, "incr "...), key...), ' ')
-	return append(strconv.AppendInt(b, delta, 10), crlf...)
-}
-
-func appendDecr(b []byte, key string, delta int64) []byte {
-	b = append(append(append(b, "decr "...), key...), ' ')
+// appendCount appends incr or decr.
+func appendCount(b []byte, verb, key string, delta int64) []byte {
+	b = append(append(append(append(b, verb...), ' '), key...), ' ')
 	return append(strconv.AppendInt(b, delta, 10), crlf...)
 }
 
@@ -84,13 +80,13 @@ func appendDelete(b []byte, key string) []byte {
 	return append(append(append(b, "delete "...), key...), crlf...)
 }
 
-// parseIncr returns the number that incr, or decr, answered for key, if there is
+// parseCount returns the number that incr or decr answered for key, if there is
 // a counter.
-func parseIncr(key string, reply []byte) (n int64, found bool, err error) {
+func parseCount(key string, reply []byte) (n int64, found bool, err error) {
 	switch string(reply) {
 	case "NOT_FOUND\r\n":
 		return 0, false, nil
-	case replyNonNumeric:
+	case "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n":
 		return 0, false, foreignValue(key)
 	}
 	line := bytes.TrimSuffix(reply, crlf)

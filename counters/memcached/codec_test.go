@@ -24,7 +24,7 @@ func TestRequestsOfAPipeline(t *testing.T) {
 	for want, got := range map[string][]byte{
 		"add k 0 60 1\r\n0\r\n":                                  appendStore(nil, "k", 60, 0, []byte("0")),
 		"cas k 0 1700000000 3 18446744073709551615\r\n\r\n \r\n": appendStore(nil, "k", 1_700_000_000, 1<<64-1, []byte("\r\n ")),
-		"incr k 1000000\r\n":                                     appendIncr(nil, "k", 1_000_000),
+		"incr k 1000000\r\n":                                     appendCount(nil, "incr", "k", 1_000_000),
 		"get a b c\r\n":                                          appendGet(nil, "get", "a", "b", "c"),
 		"gets a\r\n":                                             appendGet(nil, "gets", "a"),
 		"delete a\r\n":                                           appendDelete(nil, "a"),
@@ -39,11 +39,11 @@ func TestRequestsOfAPipeline(t *testing.T) {
 
 func TestParseIncr(t *testing.T) {
 	t.Parallel()
-	n, found, err := parseIncr("k", []byte("9223372036854775807\r\n"))
+	n, found, err := parseCount("k", []byte("9223372036854775807\r\n"))
 	require.NoError(t, err)
 	assert.True(t, found)
 	assert.EqualValues(t, 1<<63-1, n)
-	_, found, err = parseIncr("k", []byte("NOT_FOUND\r\n"))
+	_, found, err = parseCount("k", []byte("NOT_FOUND\r\n"))
 	require.NoError(t, err)
 	assert.False(t, found)
 	for reply, want := range map[string]string{
@@ -53,7 +53,7 @@ func TestParseIncr(t *testing.T) {
 		"STORED\r\n":                                                       "STORED",
 		"":                                                                 "memcache",
 	} {
-		_, _, err := parseIncr("k", []byte(reply))
+		_, _, err := parseCount("k", []byte(reply))
 		assert.ErrorContains(t, err, want, "%q", reply)
 	}
 }
@@ -137,7 +137,7 @@ func FuzzParseReplies(f *testing.F) {
 				assert.LessOrEqual(t, len(s.Value), len(reply))
 			}
 		}
-		if n, found, err := parseIncr("a", reply); err == nil && found {
+		if n, found, err := parseCount("a", reply); err == nil && found {
 			assert.GreaterOrEqual(t, n, int64(0))
 		}
 	})

@@ -17,20 +17,20 @@ import (
 // the one of its number.
 func appendAddition(b []byte, a counters.Addition) []byte {
 	if a.Delta < 0 {
-		return appendDecr(b, a.Key, -a.Delta)
+		return appendCount(b, "decr", a.Key, -a.Delta)
 	}
 	if a.New {
 		// The add's reply doesn't matter: if another caller added the counter first, it is
 		// there too.
 		b = appendStore(b, a.Key, expiration(a.TTL, time.Now()), 0, zero)
 	}
-	return appendIncr(b, a.Key, a.Delta)
+	return appendCount(b, "incr", a.Key, a.Delta)
 }
 
 // parseAddition returns what was answered to an addition whose incr was the
 // request of the given number. found is false when there was no counter.
 func (c *client) parseAddition(a counters.Addition, incr int) (n int64, found bool, err error) {
-	n, found, err = parseIncr(a.Key, c.conn.Reply(incr))
+	n, found, err = parseCount(a.Key, c.conn.Reply(incr))
 	if a.New && !found && err == nil {
 		if add := c.conn.Reply(incr - 1); !bytes.HasSuffix(add, []byte("STORED\r\n")) {
 			return 0, false, refused(add)

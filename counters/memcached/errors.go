@@ -15,10 +15,6 @@ import (
 	"weir/counters/memcached/pipeline"
 )
 
-// replyNonNumeric is Memcached's answer to incr and decr of a value that is no
-// number.
-const replyNonNumeric = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"
-
 var errOverdue = fmt.Errorf("%w, %w", counters.ErrTimeout, counters.ErrNotSent)
 
 var errNoServers = fmt.Errorf("%w, %w: no Memcached server is known", counters.ErrUnavailable, counters.ErrNotSent)

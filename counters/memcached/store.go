@@ -23,7 +23,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -210,7 +209,7 @@ func (s *Store) Add(ctx context.Context, a counters.Addition) (int64, error) {
 		}
 		if found || err != nil {
 			if err != nil {
-				err = c.unanswered(c.translate(a.Key, err), incr, counted)
+				err = c.unanswered(c.translate(err), incr, counted)
 			}
 			return n, err
 		}
@@ -238,10 +237,11 @@ func (s *Store) Read(ctx context.Context, keys []string, counts []int64) error {
 // Subtract implements counters.Store with decr.
 func (s *Store) Subtract(ctx context.Context, key string, delta int64) error {
 	return s.with(ctx, key, func(c *client) error {
-		if _, err := c.Decrement(key, uint64(delta)); !errors.Is(err, memcache.ErrCacheMiss) {
-			return err
+		err := c.exchange(0, appendCount(c.requests[:0], "decr", key, delta))
+		if err == nil {
+			_, _, err = parseCount(key, c.conn.Reply(0))
 		}
-		return nil
+		return err
 	})
 }
 
@@ -280,7 +280,7 @@ func (s *Store) Swap(ctx context.Context, key string, old counters.State, value 
 	defer c.release()
 	state, swapped, err := c.swap(key, old, value, ttl)
 	if err != nil {
-		err = c.unanswered(c.translate(key, err), 0, stored)
+		err = c.unanswered(c.translate(err), 0, stored)
 	}
 	return state, swapped, err
 }
@@ -388,7 +388,7 @@ func (s *Store) with(ctx context.Context, key string, f func(*client) error) err
 		return err
 	}
 	defer c.release()
-	return c.translate(key, f(c))
+	return c.translate(f(c))
 }
 
 // refuse returns why nothing is sent to a server whose breaker is suspect for an
