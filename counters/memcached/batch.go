@@ -213,7 +213,7 @@ func (s *share) enter() (c *client, alone bool, err error) {
 		err = cs.refuse(s.deadline)
 	}
 	if err == nil {
-		if c = cs.getFrom(cs.laneOfMany(), s.deadline); c == nil {
+		if c = cs.get(cs.laneOfMany(), s.deadline); c == nil {
 			err = counters.ErrNotAdded // the server has left
 		}
 	}

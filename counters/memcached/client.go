@@ -22,11 +22,9 @@ const maxIdleClients = 1024
 // clients are the clients of a server, and its connections.
 type clients struct {
 	server  *server
-	number  uint64 // unique in the store
-	pool    *pipeline.Pool
-	many    *pipeline.Pool // of AddMany and SwapMany: single operations don't queue behind them
-	budget  budget         // of those
-	timeout time.Duration  // of an operation
+	number  uint64        // unique in the store
+	budget  budget        // of AddMany and SwapMany
+	timeout time.Duration // of an operation
 	breaker breaker
 
 	undecided atomic.Int64          // checks of its clients that the store couldn't decide, ever
@@ -37,8 +35,8 @@ type clients struct {
 	stats   atomic.Pointer[counters.ServerStats]
 
 	mu     sync.Mutex
-	idle   lane
-	bulk   lane            // on many
+	single lane            // of single operations
+	bulk   lane            // of AddMany and SwapMany: the others don't queue behind them
 	inUse  int             // by operations under way, and by those who wait for outcomes
 	member context.Context // when it has ended, no operation may start
 	leave  context.CancelFunc
@@ -47,15 +45,12 @@ type clients struct {
 }
 
 func newClients(s *server, number uint64, dial pipeline.DialFunc, timeout time.Duration, run func(func())) *clients {
-	cs := &clients{
-		server: s, number: number, timeout: timeout, unused: make(chan struct{}), run: run,
-		pool: pipeline.New(dial),
-	}
+	cs := &clients{server: s, number: number, timeout: timeout, unused: make(chan struct{}), run: run}
 	cs.budget.timeout = timeout
-	cs.many = cs.pool.Beside(pipeline.Checked(dial))
-	cs.idle.pool, cs.bulk.pool = cs.pool, cs.many
+	cs.single.pool = pipeline.New(dial)
+	cs.bulk.pool = cs.single.pool.Beside(pipeline.Checked(dial))
 	cs.member, cs.leave = context.WithCancel(context.Background())
-	cs.breaker.silence, cs.breaker.run = silence(timeout), cs.pool.Go
+	cs.breaker.silence, cs.breaker.run = silence(timeout), cs.single.pool.Go
 	cs.breaker.probe = func() { // the breaker is told of an answer
 		if err := cs.ask(probeTimeout, "version\r\n", checkVersion); err != nil {
 			cs.breaker.stays(err)
@@ -113,7 +108,7 @@ func (cs *clients) awaitBreaker(ctx context.Context) {
 // not, and has the reply read.
 func (cs *clients) ask(timeout time.Duration, command string, read func(reply []byte) error) error {
 	start := time.Now()
-	c := cs.get(start.Add(timeout))
+	c := cs.get(&cs.single, start.Add(timeout))
 	if c == nil {
 		return errLeft
 	}
@@ -152,8 +147,8 @@ const pingInterval = time.Second
 
 // close closes the connections.
 func (cs *clients) close() {
-	_ = cs.pool.Close() // it is always nil
-	_ = cs.many.Close()
+	_ = cs.single.pool.Close() // it is always nil
+	_ = cs.bulk.pool.Close()
 }
 
 // A lane is the idle clients of a connection. Those that were put back last are
@@ -194,36 +189,27 @@ func (l *lane) pop() *client {
 // laneOfMany returns the lane of AddMany and SwapMany: while a second connection can't be
 // had, that of single operations.
 func (cs *clients) laneOfMany() *lane {
-	if cs.many.Ready(cs.server.network, cs.server.address) {
+	if cs.bulk.pool.Ready(cs.server.network, cs.server.address) {
 		return &cs.bulk
 	}
-	return &cs.idle
+	return &cs.single
 }
 
-// get returns a client for an operation that ends by the deadline, or nil when
+// get returns a client of l for an operation that ends by the deadline, or nil when
 // the server has left. The client must be released.
-func (cs *clients) get(deadline time.Time) *client { return cs.getFrom(&cs.idle, deadline) }
-
-func (cs *clients) getFrom(l *lane, deadline time.Time) *client {
-	c := cs.idleOrNew(l)
-	if c != nil {
-		c.deadline, c.answered = deadline, false
-	}
-	return c
-}
-
-// idleOrNew returns an idle client of l, or else a new one; nil when the server has left.
-func (cs *clients) idleOrNew(l *lane) *client {
+func (cs *clients) get(l *lane, deadline time.Time) *client {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if cs.member.Err() != nil {
 		return nil
 	}
 	cs.inUse++
-	if c := l.pop(); c != nil {
-		return c
+	c := l.pop()
+	if c == nil {
+		c = newClient(cs, l)
 	}
-	return newClient(cs, l)
+	c.deadline, c.answered = deadline, false
+	return c
 }
 
 // maxKeptRequests is the largest buffer kept for the next pipeline, in bytes.

@@ -447,7 +447,7 @@ func TestOperationsUnderWayOutliveTheMembership(t *testing.T) {
 	require.NoError(t, <-counted)
 	assert.Equal(t, []string{"k"}, b.Keys())
 	requireClosed(t, a, unconnected)
-	require.Nil(t, cs.get(time.Now().Add(patience)))
+	require.Nil(t, cs.get(&cs.single, time.Now().Add(patience)))
 	require.ErrorIs(t, cs.ask(patience, "version\r\n", checkVersion), errLeft)
 }
 
@@ -606,7 +606,7 @@ func TestOutcomesFromAServerThatHasLeft(t *testing.T) {
 	late := fail()
 	publish(t, s, z, a)
 	<-cs.unused
-	require.NoError(t, cs.pool.Close(), "as it is anyway")
+	require.NoError(t, cs.single.pool.Close(), "as it is anyway")
 	late.Later(func(err error) { told <- err })
 	err := <-told
 	require.ErrorIs(t, err, counters.ErrUnavailable)

@@ -374,7 +374,7 @@ func (s *Store) client(ctx context.Context, key string) (*client, error) {
 				return nil, err
 			}
 		}
-		if c := cs.get(deadline); c != nil {
+		if c := cs.get(&cs.single, deadline); c != nil {
 			return c, nil
 		}
 		// It has left since members were loaded, so there are others by now.
