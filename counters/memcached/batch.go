@@ -483,18 +483,11 @@ func (t *replacements) resend(p *piece) {
 // unansweredTogether is unanswered for the tasks of a piece that has failed with
 // err. It returns the error of the one whose command has the given number.
 func (c *client) unansweredTogether(err error, performed func(reply []byte) bool) func(number int) error {
-	if !c.outstanding(err) {
+	conn := c.broken
+	all, ok := c.unanswered(err, 0, func([]byte) bool { return true }).(*counters.Unanswered)
+	if !ok {
 		return func(int) error { return err }
 	}
-	conn, home := c.broken, c.home
-	all := &counters.Unanswered{Err: err, Await: func(f func(err error)) {
-		home.late(conn, func(ctx context.Context, err error) {
-			if err == nil {
-				home.awaitBreaker(ctx)
-			}
-			f(err)
-		})
-	}}
 	return func(number int) error {
 		return &counters.Unanswered{Err: err, Await: func(f func(err error)) {
 			all.Later(func(err error) {

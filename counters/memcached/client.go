@@ -352,12 +352,6 @@ func (c *client) exchange(life uint64, requests []byte) error {
 	return err
 }
 
-// outstanding reports whether the reply to a request that failed with err may
-// still come.
-func (c *client) outstanding(err error) bool {
-	return c.broken != nil && errors.Is(err, counters.ErrTimeout) && !errors.Is(err, counters.ErrNotSent)
-}
-
 // late has f called when it is known what became of the request that conn has
 // given up: with nil if it was answered after all.
 func (cs *clients) late(conn *pipeline.Conn, f func(ctx context.Context, err error)) {

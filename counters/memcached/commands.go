@@ -217,7 +217,7 @@ func (c *client) parseSwap(number int) (bool, error) {
 // whose reply may still come. done reports whether a late reply, the one of the
 // given number, says that it was done.
 func (c *client) unanswered(err error, number int, done func(reply []byte) bool) error {
-	if !c.outstanding(err) {
+	if c.broken == nil || !errors.Is(err, counters.ErrTimeout) || errors.Is(err, counters.ErrNotSent) {
 		return err
 	}
 	conn, home := c.broken, c.home
