@@ -2,14 +2,10 @@ package memcached
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
-
-	"github.com/bradfitz/gomemcache/memcache"
 
 	"weir/counters"
 	"weir/counters/memcached/pipeline"
@@ -54,10 +50,7 @@ func translate(err error) error {
 	if errors.Is(err, counters.ErrRefused) {
 		return fmt.Errorf("%w, %w", kind, err)
 	}
-	var timeout net.Error
-	var connect *memcache.ConnectTimeoutError
-	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.As(err, &timeout) && timeout.Timeout() || errors.As(err, &connect) {
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		kind = counters.ErrTimeout
 	}
 	if errors.Is(err, pipeline.ErrNotSent) {

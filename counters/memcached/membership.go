@@ -199,8 +199,7 @@ type resolver interface {
 // when the other times out.
 func (l lookups) addresses(ctx context.Context, host, port string) ([]*server, error) {
 	addresses, err := l.resolver.LookupNetIP(ctx, "ip4", host)
-	var dns *net.DNSError
-	if err != nil && errors.As(err, &dns) && !dns.IsNotFound {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok && !dns.IsNotFound {
 		return nil, err
 	}
 	if len(addresses) == 0 {
