@@ -1,6 +1,7 @@
 package memcached
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -89,13 +90,7 @@ func (b *budget) acquire(deadline time.Time) (ok, alone bool) {
 		return true, b.under == maxPiece
 	}
 	w := &waiter{deadline, make(chan struct{})}
-	later := func(o *waiter, w *waiter) int {
-		if o.deadline.After(w.deadline) {
-			return 1
-		}
-		return -1
-	}
-	i, _ := slices.BinarySearchFunc(b.waiting, w, later)
+	i, _ := slices.BinarySearchFunc(b.waiting, w, func(o, w *waiter) int { return cmp.Or(o.deadline.Compare(w.deadline), -1) })
 	b.waiting = slices.Insert(b.waiting, i, w)
 	b.mu.Unlock()
 	timer := time.NewTimer(left)
