@@ -173,7 +173,7 @@ func (v *voice) news(now time.Time, r record, undecided int64) news {
 	case n.undecided > 0:
 		n.what, last = leftUndecided, v.spoken
 	}
-	if n.what == none || !last.IsZero() && now.Sub(last) < lineInterval {
+	if n.what == none || now.Sub(last) < lineInterval {
 		return news{}
 	}
 	v.spoken, v.told, v.undecided = now, r, undecided
@@ -199,7 +199,7 @@ func (v *voice) evicted(now time.Time, stats *counters.ServerStats) (n int64) {
 		v.untold += stats.Evictions - v.evictions
 	}
 	v.known, v.evictions = true, stats.Evictions
-	if v.untold > 0 && (v.warned.IsZero() || now.Sub(v.warned) >= evictionsInterval) {
+	if v.untold > 0 && now.Sub(v.warned) >= evictionsInterval {
 		n, v.untold, v.warned = v.untold, 0, now
 	}
 	return n
