@@ -325,9 +325,9 @@ func (c *client) open() uint64 {
 }
 
 // exchange sends requests in one piece and waits for all their replies, which
-// conn has then. If life isn't 0, they go out on a socket that was open when
+// conn has then. If newest isn't 0, they go out on a socket that was open when
 // that was the newest, or not at all.
-func (c *client) exchange(life uint64, requests []byte) error {
+func (c *client) exchange(newest uint64, requests []byte) error {
 	c.requests = requests
 	if cap(requests) > maxKeptRequests {
 		c.requests = nil
@@ -339,7 +339,7 @@ func (c *client) exchange(life uint64, requests []byte) error {
 		return err
 	}
 	c.newest = c.lane.pool.Newest()
-	err := c.conn.ExchangeOn(life, requests)
+	err := c.conn.Exchange(newest, requests)
 	c.answered = err == nil
 	if err != nil && !errors.Is(err, pipeline.ErrOtherSocket) {
 		// After a timeout the connection is of no further use, nor is

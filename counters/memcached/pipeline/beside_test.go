@@ -23,20 +23,20 @@ func TestSocketsThatWereOpenByThen(t *testing.T) {
 	assert.Zero(t, first.Newest())
 	assert.Zero(t, a.Open())
 
-	require.NoError(t, a.Exchange(version))
+	require.NoError(t, a.Exchange(0, version))
 	assert.EqualValues(t, 1, a.Socket())
-	require.ErrorIs(t, b.ExchangeOn(first.Newest(), version), ErrOtherSocket)
+	require.ErrorIs(t, b.Exchange(first.Newest(), version), ErrOtherSocket)
 	assert.EqualValues(t, 2, b.Open())
 	assert.EqualValues(t, 2, first.Newest(), "it counts those of the other pool")
 	for range 2 {
-		require.NoError(t, a.ExchangeOn(2, version))
-		require.NoError(t, b.ExchangeOn(2, version))
+		require.NoError(t, a.Exchange(2, version))
+		require.NoError(t, b.Exchange(2, version))
 	}
 
 	server.Kill()
 	server.Restart()
-	require.Eventually(t, func() bool { return a.Exchange(version) == nil && b.Exchange(version) == nil }, 10*time.Second, time.Millisecond)
-	assert.ErrorIs(t, a.ExchangeOn(2, version), ErrOtherSocket)
-	assert.ErrorIs(t, b.ExchangeOn(2, version), ErrOtherSocket)
-	assert.NoError(t, a.ExchangeOn(first.Newest(), version))
+	require.Eventually(t, func() bool { return a.Exchange(0, version) == nil && b.Exchange(0, version) == nil }, 10*time.Second, time.Millisecond)
+	assert.ErrorIs(t, a.Exchange(2, version), ErrOtherSocket)
+	assert.ErrorIs(t, b.Exchange(2, version), ErrOtherSocket)
+	assert.NoError(t, a.Exchange(first.Newest(), version))
 }

@@ -32,7 +32,6 @@ type Conn struct {
 	request
 	connection *connection
 	socket     *socket // where the request was sent
-	newest     uint64  // the highest number of a socket that it may be sent on; 0 is any
 
 	unread int  // where in reply.data Read goes on
 	owed   bool // wake has, or will have, a token for the request
@@ -74,7 +73,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 		err = errTwoRequests
 	default:
 		c.reply.commands = append(c.reply.commands, command)
-		err = c.send()
+		err = c.send(0)
 	}
 	if err != nil {
 		c.reset()
@@ -86,23 +85,20 @@ func (c *Conn) Write(p []byte) (int, error) {
 // Exchange sends requests, one or more, in one piece, and waits for all their
 // replies. It has the errors of Write and Read, wrapped in ErrNotSent if
 // nothing was sent.
-func (c *Conn) Exchange(requests []byte) error { return c.ExchangeOn(0, requests) }
-
-// ExchangeOn is Exchange on a socket of that number or a lower one: one that was
+//
+// They go out on a socket of the number newest or a lower one: one that was
 // open when Socket or Pool.Newest returned it. 0 is any. Then the server that
 // answers is the one that was answering at that moment, on whichever socket, as
 // long as one server at a time listens at an address. The error is
 // ErrOtherSocket, and nothing has been sent, if the socket is a newer one.
-func (c *Conn) ExchangeOn(newest uint64, requests []byte) error {
+func (c *Conn) Exchange(newest uint64, requests []byte) error {
 	if err := c.ready(); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	c.reset()
 	err := c.prepare(requests)
 	if err == nil {
-		c.newest = newest
-		err = c.send()
-		c.newest = 0
+		err = c.send(newest)
 	}
 	if err != nil {
 		c.reset()
@@ -193,8 +189,8 @@ func (c *Conn) reset() {
 	c.unread = 0
 }
 
-// send brings the request onto a socket.
-func (c *Conn) send() error {
+// send brings the request onto a socket of the number newest or a lower one; 0 is any.
+func (c *Conn) send(newest uint64) error {
 	if !c.state.CompareAndSwap(idle, pending) {
 		return c.dead()
 	}
@@ -206,7 +202,7 @@ func (c *Conn) send() error {
 	for c.pending() {
 		s, err := c.connection.socket(&c.request)
 		ok := false
-		if err == nil && c.newest != 0 && s.number > c.newest {
+		if err == nil && newest != 0 && s.number > newest {
 			err = ErrOtherSocket
 		}
 		if err == nil {

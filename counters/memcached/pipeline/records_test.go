@@ -43,8 +43,8 @@ func TestNothingIsLeftInTheServersTLSBuffer(t *testing.T) {
 			s := New(patient(Dialer(&tls.Config{RootCAs: trusted}, "", "")))
 			defer s.Close()
 			h := newConn(t, s, m.Network(), m.Addr)
-			require.NoError(t, h.Exchange([]byte(setRequest("before", test.before))))
-			require.NoError(t, h.Exchange([]byte(test.requests)))
+			require.NoError(t, h.Exchange(0, []byte(setRequest("before", test.before))))
+			require.NoError(t, h.Exchange(0, []byte(test.requests)))
 		})
 	}
 }
@@ -66,7 +66,7 @@ func TestExchangesOverTLS(t *testing.T) {
 	)
 	rapid.Check(t, func(rt *rapid.T) {
 		requests := rapid.SliceOfN(request, 2, 50).Draw(rt, "requests")
-		require.NoError(rt, newConn(t, s, m.Network(), m.Addr).Exchange([]byte(strings.Join(requests, ""))))
+		require.NoError(rt, newConn(t, s, m.Network(), m.Addr).Exchange(0, []byte(strings.Join(requests, ""))))
 	})
 }
 

@@ -415,7 +415,7 @@ func TestMisuseIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, errOutstanding)
 	requireReply(t, h, "VERSION 1.6.18\r\n")
 	send(t, h, "version\r\n")
-	require.ErrorIs(t, h.Exchange([]byte("version\r\n")), errOutstanding)
+	require.ErrorIs(t, h.Exchange(0, []byte("version\r\n")), errOutstanding)
 	_, err = answer(h)
 	require.NoError(t, err)
 }
@@ -426,28 +426,28 @@ func TestExchangeThatFails(t *testing.T) {
 	s, _ := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
 	for _, requests := range []string{"incr k 1", "incr k 1\r\nincr k", "incr k 1\r\nquit\r\n", "add k 0 0 1\r\nincr k 1\r\n"} {
-		require.Error(t, h.Exchange([]byte(requests)))
+		require.Error(t, h.Exchange(0, []byte(requests)))
 		requireAsk(t, h, "incr k 1\r\n", "NOT_FOUND\r\n", "nothing of %q was sent", requests)
 	}
 
 	m.Pause()
 	require.NoError(t, h.SetDeadline(time.Now().Add(10*time.Millisecond)))
-	requireTimeout(t, h.Exchange([]byte("add k 0 0 1\r\n0\r\nincr k 1\r\n")))
-	require.ErrorIs(t, h.Exchange([]byte("incr k 1\r\n")), os.ErrDeadlineExceeded, "it can only be closed")
+	requireTimeout(t, h.Exchange(0, []byte("add k 0 0 1\r\n0\r\nincr k 1\r\n")))
+	require.ErrorIs(t, h.Exchange(0, []byte("incr k 1\r\n")), os.ErrDeadlineExceeded, "it can only be closed")
 	m.Resume()
 
 	h = newConn(t, s, m.Network(), m.Addr)
-	require.NoError(t, h.Exchange([]byte("version\r\n")))
+	require.NoError(t, h.Exchange(0, []byte("version\r\n")))
 	m.Pause()
 	failed := make(chan error)
-	go func() { failed <- h.Exchange([]byte("add j 0 0 1\r\n0\r\nincr j 1\r\n")) }()
+	go func() { failed <- h.Exchange(0, []byte("add j 0 0 1\r\n0\r\nincr j 1\r\n")) }()
 	for h.state.Load() != pending {
 		runtime.Gosched()
 	}
 	m.Kill()
 	requireLost(t, <-failed)
 	m.Restart()
-	require.NoError(t, h.Exchange([]byte("incr j 1\r\n")))
+	require.NoError(t, h.Exchange(0, []byte("incr j 1\r\n")))
 	require.Equal(t, "NOT_FOUND\r\n", string(h.Reply(0)), "what was lost is not sent again")
 }
 
@@ -468,6 +468,6 @@ func TestCommandsDoNotAllocate(t *testing.T) {
 	}))
 	require.NoError(t, err)
 	requests := []byte("incr n 1\r\nget n m\r\n")
-	require.Zero(t, testing.AllocsPerRun(1000, func() { err = h.Exchange(requests) }))
+	require.Zero(t, testing.AllocsPerRun(1000, func() { err = h.Exchange(0, requests) }))
 	require.NoError(t, err)
 }

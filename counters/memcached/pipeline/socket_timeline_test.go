@@ -443,7 +443,7 @@ func TestExchangeSendsAllAtOnce(t *testing.T) {
 		var server net.Conn
 		for range 2 {
 			done := make(chan error)
-			go func() { done <- h.Exchange([]byte(requests)) }()
+			go func() { done <- h.Exchange(0, []byte(requests)) }()
 			if server == nil {
 				server = <-accept
 			}
