@@ -142,7 +142,7 @@ type slot struct {
 	tags    []byte   // the top bytes of hashes; so few are found faster than in a map
 	hashes  []uint64 // of the entries
 	entries []entry
-	floor   int64 // whoever isn't counted asked for no more
+	floor   int64 // whoever isn't counted asked for no more; 0 while there is room
 	hand    int   // where the search for who makes room goes on
 }
 
@@ -180,20 +180,16 @@ func (s *slot) add(hash uint64, client string, n int64) {
 		s.entries[i].count += n
 		return
 	}
-	switch i = len(s.entries); {
-	case i == shardSize:
+	if i = len(s.entries); i < shardSize {
+		s.tags, s.hashes = append(s.tags, 0), append(s.hashes, 0)
+		s.entries = slices.Grow(s.entries, 1)[:i+1] // with the room of a name that was there
+	} else {
 		i = s.makeRoom()
-		s.tags[i], s.hashes[i] = tag(hash), hash
-		s.entries[i].count, s.entries[i].excess = s.floor, s.floor
-	case i < cap(s.entries):
-		s.tags, s.hashes, s.entries = append(s.tags, tag(hash)), append(s.hashes, hash), s.entries[:i+1]
-		s.entries[i].count, s.entries[i].excess = 0, 0
-	default:
-		s.tags, s.hashes, s.entries = append(s.tags, tag(hash)), append(s.hashes, hash), append(s.entries, entry{})
 	}
+	s.tags[i], s.hashes[i] = tag(hash), hash
 	e := &s.entries[i]
 	e.client = append(e.client[:0], client...)
-	e.count += n
+	e.count, e.excess = s.floor+n, s.floor
 }
 
 // takeBack lowers the count of a client by n.
