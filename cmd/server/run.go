@@ -55,9 +55,9 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	if p.cfg.envoyStatsd != "" {
 		work.Go(func() { sendStatsd(working, p.cfg.envoyStatsd, p.cfg.envoyTags, p.apiConfig.Gatherer, p.log) })
 	}
-	work.Go(func() { p.retryResetsUntil(working) })
+	work.Go(func() { every(working, resetInterval, func() { p.server.RetryResets() }) })
 	work.Go(func() { p.overrides.Watch(working) })
-	work.Go(func() { p.sampleUntil(working) })
+	work.Go(func() { every(working, time.Second, p.server.Sample) })
 	work.Go(func() { p.fleet.Watch(working, p.server.Report) })
 
 	var open, changed atomic.Int64
@@ -129,28 +129,6 @@ type httpServer interface {
 	Serve(net.Listener) error
 	Shutdown(context.Context) error
 	Close() error
-}
-
-func (p *program) retryResetsUntil(ctx context.Context) {
-	for ticks := time.Tick(resetInterval); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks:
-			p.server.RetryResets()
-		}
-	}
-}
-
-func (p *program) sampleUntil(ctx context.Context) {
-	for ticks := time.Tick(time.Second); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks:
-			p.server.Sample()
-		}
-	}
 }
 
 // serveGRPC serves the rate limit service, if there is one, until stop returns.

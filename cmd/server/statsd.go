@@ -55,16 +55,9 @@ func sendStatsd(ctx context.Context, address string, tags []string, gatherer pro
 		}
 		_ = client.Flush()
 	}
-	for ticks := time.Tick(statsdInterval); ; {
-		select {
-		case <-ticks:
-			send()
-		case <-ctx.Done():
-			if send(); client != nil {
-				_ = client.Close()
-			}
-			return
-		}
+	every(ctx, statsdInterval, send)
+	if send(); client != nil {
+		_ = client.Close()
 	}
 }
 
