@@ -314,7 +314,12 @@ func (c *config) check() error {
 	require(!c.envoyEnv || len(c.memcached) > 0, "-envoy-env needs MEMCACHE_HOST_PORT or -memcached: weir counts on Memcached, not on Redis")
 	require(c.grpcListen == "" || c.envoys(), "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by")
 	require(c.envoyConfig == "" || c.envoyXDS.server == "", "-envoy-config and -envoy-xds are both where the limits come from; give one of them")
-	errs = append(errs, c.envoyXDS.check())
+	x := &c.envoyXDS
+	require(x.server != "" || x.wait == 0 && !x.tls, "-envoy-xds-wait and -envoy-xds-tls need -envoy-xds")
+	require(x.server == "" || hasPort(x.server), "-envoy-xds %q must be HOST:PORT, such as control-plane:18000", x.server)
+	require(x.tls || x.ca == "" && x.cert == "" && x.name == "", "-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need -envoy-xds-tls")
+	require((x.cert == "") == (x.key == ""), "-envoy-xds-cert and -envoy-xds-key go together")
+	require(x.wait >= 0, "-envoy-xds-wait must not be negative")
 	require(c.envoyStatsd == "" || c.envoys(), "-envoy-statsd needs -envoy-config or -envoy-xds, of which it tells")
 	require(c.envoyStatsd == "" || hasPort(c.envoyStatsd), "-envoy-statsd %q must be HOST:PORT, such as localhost:8125", c.envoyStatsd)
 	require(len(c.envoyTags) == 0 || c.envoyStatsd != "", "-envoy-statsd-tags needs -envoy-statsd")
@@ -424,27 +429,6 @@ type xdsConfig struct {
 
 // envoys reports whether there are limits for Envoy, wherever they come from.
 func (c *config) envoys() bool { return c.envoyConfig != "" || c.envoyXDS.server != "" }
-
-// check returns an error that says what is wrong.
-func (c *xdsConfig) check() error {
-	var errs []error
-	if c.server == "" && (c.wait != 0 || c.tls) {
-		errs = append(errs, errors.New("-envoy-xds-wait and -envoy-xds-tls need -envoy-xds"))
-	}
-	if c.server != "" && !hasPort(c.server) {
-		errs = append(errs, fmt.Errorf("-envoy-xds %q must be HOST:PORT, such as control-plane:18000", c.server))
-	}
-	if !c.tls && (c.ca != "" || c.cert != "" || c.name != "") {
-		errs = append(errs, errors.New("-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need -envoy-xds-tls"))
-	}
-	if (c.cert == "") != (c.key == "") {
-		errs = append(errs, errors.New("-envoy-xds-cert and -envoy-xds-key go together"))
-	}
-	if c.wait < 0 {
-		errs = append(errs, errors.New("-envoy-xds-wait must not be negative"))
-	}
-	return errors.Join(errs...)
-}
 
 // clientTLS reads how to connect by TLS.
 func (c *xdsConfig) clientTLS() (*tls.Config, error) {
