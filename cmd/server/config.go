@@ -449,36 +449,19 @@ func (c *xdsConfig) clientTLS() (*tls.Config, error) {
 	return config, nil
 }
 
-// A serverFile is a flag that names a file, and the file.
-type serverFile struct{ flag, name string }
-
-// serverFiles are the files that a TLS server is made of; clientCA may have no name.
-type serverFiles struct{ cert, key, clientCA serverFile }
-
-// httpTLS returns the files to serve HTTPS with, and grpcTLS those to serve gRPC with; they
-// have no names where there is no TLS.
-func (c *config) httpTLS() serverFiles {
-	return serverFiles{serverFile{"-tls-cert", c.tlsCert}, serverFile{"-tls-key", c.tlsKey}, serverFile{"-tls-client-ca", c.tlsClientCA}}
-}
-
-func (c *config) grpcTLS() serverFiles {
-	if c.grpcTLSCert == "" {
-		return c.httpTLS()
-	}
-	return serverFiles{
-		serverFile{"-grpc-tls-cert", c.grpcTLSCert}, serverFile{"-grpc-tls-key", c.grpcTLSKey}, serverFile{"-grpc-tls-client-ca", c.grpcClientCA},
-	}
-}
+// serverFiles are the files that a TLS server is made of, and how the flags begin that name
+// them: with "-tls" if they are -tls-cert, -tls-key and -tls-client-ca. clientCA may have no name.
+type serverFiles struct{ flags, cert, key, clientCA string }
 
 // read returns how to serve TLS.
 func (f serverFiles) read() (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(f.cert.name, f.key.name)
+	cert, err := tls.LoadX509KeyPair(f.cert, f.key)
 	if err != nil {
-		return nil, fmt.Errorf("%s, %s: %w", f.cert.flag, f.key.flag, err)
+		return nil, fmt.Errorf("%[1]s-cert, %[1]s-key: %[2]w", f.flags, err)
 	}
 	config := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: nextProtos}
-	if f.clientCA.name != "" {
-		if config.ClientCAs, err = readCertificates(f.clientCA.flag, f.clientCA.name); err != nil {
+	if f.clientCA != "" {
+		if config.ClientCAs, err = readCertificates(f.flags+"-client-ca", f.clientCA); err != nil {
 			return nil, err
 		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 )
 
@@ -15,19 +14,6 @@ type watchedFiles struct {
 	read         func() error      // reads them all and puts them in force, or else nothing
 	seen         [sha256.Size]byte // what was there before they were last read
 	wrong        bool              // they were, when they were last read
-}
-
-// watch reads the files, which pairs of a flag and a name are. Names that are empty
-// are left out.
-func watch(read func() error, pairs ...string) (*watchedFiles, error) {
-	w := &watchedFiles{read: read}
-	for pair := range slices.Chunk(pairs, 2) {
-		if pair[1] != "" {
-			w.flags, w.names = append(w.flags, pair[0]), append(w.names, pair[1])
-		}
-	}
-	_, err := w.look()
-	return w, err
 }
 
 // look reads the files if one has changed since, and reports whether it has. With an

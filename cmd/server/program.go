@@ -62,7 +62,6 @@ type program struct {
 	log        *slog.Logger
 	listener   listener
 	tls        *tls.Config // nil for HTTP
-	grpcTLS    *tls.Config // nil without TLS
 	apiConfig  api.Config
 	server     *api.Server
 	metrics    *telemetry.Metrics
@@ -239,34 +238,45 @@ func (p *program) openStore() (telemetry.Store, func() []counters.ServerStatus, 
 	return m, m.Ping, m.Undecided, nil
 }
 
-// watch reads files as they are now, and has reloadUntil read them again when they
-// change.
+// watch reads the files, which pairs of a flag and a name are, and has reloadUntil read them
+// again when they change. Names that are empty are left out.
 func (p *program) watch(read func() error, pairs ...string) error {
-	w, err := watch(read, pairs...)
+	w := &watchedFiles{read: read}
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			w.flags, w.names = append(w.flags, pair[0]), append(w.names, pair[1])
+		}
+	}
 	p.files = append(p.files, w)
+	_, err := w.look()
 	return err
 }
 
+// watchTLS is watch for files that a configuration is made of. It returns what returns the
+// one that was read last.
+func (p *program) watchTLS(read func() (*tls.Config, error), pairs ...string) (last func() *tls.Config, err error) {
+	var config atomic.Pointer[tls.Config]
+	return config.Load, p.watch(func() error {
+		c, err := read()
+		if err == nil {
+			config.Store(c)
+		}
+		return err
+	}, pairs...)
+}
+
 // readXDS has p.xds say how to connect to the xDS server, if there is one.
-func (p *program) readXDS() error {
+func (p *program) readXDS() (err error) {
 	c := &p.cfg.envoyXDS
 	if c.server == "" {
 		return nil
 	}
 	p.sets = make(limitSets)
 	p.xds = &xds.Config{Server: c.server, Node: c.node, Apply: p.sets.send, Log: p.log}
-	if !c.tls {
-		return nil
+	if c.tls {
+		p.xds.TLS, err = p.watchTLS(c.clientTLS, "-envoy-xds-ca", c.ca, "-envoy-xds-cert", c.cert, "-envoy-xds-key", c.key)
 	}
-	var last atomic.Pointer[tls.Config]
-	p.xds.TLS = last.Load
-	return p.watch(func() error {
-		config, err := c.clientTLS()
-		if err == nil {
-			last.Store(config)
-		}
-		return err
-	}, "-envoy-xds-ca", c.ca, "-envoy-xds-cert", c.cert, "-envoy-xds-key", c.key)
+	return err
 }
 
 // setLimited says that weir is ready, as far as its limits are.
@@ -279,45 +289,40 @@ func (p *program) setLimited() {
 // readTLS returns what serves each connection with the certificates that were read last
 // from the files, or nil if there are none.
 func (p *program) readTLS(f serverFiles) (*tls.Config, error) {
-	if f.cert.name == "" {
+	if f.cert == "" {
 		return nil, nil
 	}
-	var last atomic.Pointer[tls.Config]
-	err := p.watch(func() error {
-		config, err := f.read()
-		if err == nil {
-			last.Store(config)
-		}
-		return err
-	}, f.cert.flag, f.cert.name, f.key.flag, f.key.name, f.clientCA.flag, f.clientCA.name)
+	last, err := p.watchTLS(f.read, f.flags+"-cert", f.cert, f.flags+"-key", f.key, f.flags+"-client-ca", f.clientCA)
 	return &tls.Config{
 		NextProtos:         nextProtos,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return last.Load(), nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return last(), nil },
 	}, err
 }
 
 func (p *program) listen() error {
+	c := p.cfg
 	var err error
-	if p.tls, err = p.readTLS(p.cfg.httpTLS()); err != nil {
+	if p.tls, err = p.readTLS(serverFiles{"-tls", c.tlsCert, c.tlsKey, c.tlsClientCA}); err != nil {
 		return err
 	}
-	if p.grpcTLS = p.tls; p.cfg.grpcTLSCert != "" {
-		if p.grpcTLS, err = p.readTLS(p.cfg.grpcTLS()); err != nil {
+	grpcTLS := p.tls
+	if c.grpcTLSCert != "" {
+		if grpcTLS, err = p.readTLS(serverFiles{"-grpc-tls", c.grpcTLSCert, c.grpcTLSKey, c.grpcClientCA}); err != nil {
 			return err
 		}
 	}
-	l, err := net.Listen("tcp", p.cfg.listen)
+	l, err := net.Listen("tcp", c.listen)
 	if err != nil {
 		return fmt.Errorf("-listen: %w", err)
 	}
 	p.listener = listener{l.(*net.TCPListener)}
-	if p.cfg.grpcListen == "" {
+	if c.grpcListen == "" {
 		return nil
 	}
-	if p.grpcListener, err = listenGRPC(p.cfg.grpcListen); err != nil {
+	if p.grpcListener, err = listenGRPC(c.grpcListen); err != nil {
 		return errors.Join(fmt.Errorf("-grpc-listen: %w", err), l.Close())
 	}
-	p.grpc = envoy.NewServer(p.envoy, p.grpcTLS, p.cfg.grpcAge, p.cfg.shutdownGrace, p.log)
+	p.grpc = envoy.NewServer(p.envoy, grpcTLS, c.grpcAge, c.shutdownGrace, p.log)
 	p.grpc.SetReady(p.limited.Load())
 	return nil
 }
