@@ -151,10 +151,8 @@ func (t *translation) one(v envoyVariable) {
 		return
 	}
 	value, ok := t.variables[v.name]
-	usual := value == v.usual
-	if is, err := strconv.ParseBool(value); err == nil && v.usual != "" {
-		usual = usual || strconv.FormatBool(is) == v.usual
-	}
+	is, err := strconv.ParseBool(value)
+	usual := value == v.usual || err == nil && strconv.FormatBool(is) == v.usual
 	switch {
 	case !ok:
 	case v.flag != "" && v.value == nil:

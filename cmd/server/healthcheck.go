@@ -52,8 +52,7 @@ func healthcheck(cfg *config) error {
 	case errors.Is(err, errCertificateWanted):
 		return nil
 	case err != nil:
-		var failure *url.Error
-		if errors.As(err, &failure) {
+		if failure, ok := errors.AsType[*url.Error](err); ok {
 			err = failure.Err
 		}
 		return fmt.Errorf("weir at %s doesn't answer: %w", cfg.listen, err)

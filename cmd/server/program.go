@@ -61,8 +61,8 @@ type program struct {
 	cfg        *config
 	log        *slog.Logger
 	listener   listener
-	tls        *tls.Config // nil for HTTP
-	apiConfig  api.Config
+	tls        *tls.Config          // nil for HTTP
+	registry   *prometheus.Registry // of all metrics
 	server     *api.Server
 	metrics    *telemetry.Metrics
 	limiters   *policyfile.Limiters
@@ -106,14 +106,13 @@ func sameFiles(a, b []policyfile.EnvoyFile) bool {
 
 // newProgram reads all files and listens. It doesn't connect to the store yet.
 func newProgram(cfg *config, logTo io.Writer) (*program, error) {
-	p := &program{cfg: cfg, log: cfg.logger(logTo)}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p.metrics = telemetry.NewMetrics(registry, version())
+	p := &program{cfg: cfg, log: cfg.logger(logTo), registry: prometheus.NewRegistry()}
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	p.metrics = telemetry.NewMetrics(p.registry, version())
 	if w, ok := logTo.(*logWriter); ok {
-		countDropped(registry, w, "weir_log_lines_dropped_total", "Lines of the log that nobody has read in time.")
+		countDropped(p.registry, w, "weir_log_lines_dropped_total", "Lines of the log that nobody has read in time.")
 	}
-	decisions, w, err := openDecisionLog(cfg, registry)
+	decisions, w, err := openDecisionLog(cfg, p.registry)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +127,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	p.overrides = overrides.New(overrides.Config{
 		Store: store, KeyPrefix: cfg.keyPrefix, Horizon: options.Horizon(), Now: now, Foreign: p.metrics.Foreign, Log: p.log,
 	})
-	telemetry.RegisterOverrides(registry, func(f func(policy, kind string)) {
+	telemetry.RegisterOverrides(p.registry, func(f func(policy, kind string)) {
 		for _, o := range p.overrides.All() {
 			f(o.Policy, o.Kind())
 		}
@@ -136,8 +135,11 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	p.fleet = fleet.New(fleet.Config{Store: store, KeyPrefix: cfg.keyPrefix, Now: now})
 	store = p.metrics.InstrumentStore(store)
 	p.limiters = policyfile.NewLimiters(store, options, p.metrics, p.log)
-	telemetry.RegisterViews(registry, p.limiters.Clients, p.limiters.ClientLimit)
-	loaded, err := p.loadPolicies()
+	telemetry.RegisterViews(p.registry, p.limiters.Clients, p.limiters.ClientLimit)
+	if p.read, err = p.readPolicies(); err != nil {
+		return nil, err
+	}
+	loaded, err := p.load(p.read)
 	if err != nil {
 		return nil, err
 	}
@@ -159,26 +161,6 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		}
 	}
 	p.loaded = loaded.words()
-	p.apiConfig = api.Config{
-		Policies:       loaded.policies,
-		StoreTimeout:   cfg.storeTimeout,
-		Claims:         decide.Claims{Store: store, KeyPrefix: cfg.keyPrefix, Horizon: options.Horizon(), Late: &p.refunds},
-		Overrides:      p.overrides,
-		Fleet:          p.fleet,
-		Health:         health,
-		Loaded:         p.limited.Load,
-		Undecided:      undecided,
-		Tokens:         tokens,
-		TrustedProxies: cfg.proxies,
-		Metrics:        p.metrics,
-		Gatherer:       registry,
-		Log:            p.log,
-		LogClients:     cfg.logClients,
-		Decisions:      decisions,
-		Instance:       instance(cfg.listen),
-		Version:        version(),
-		Now:            now,
-	}
 	handlers := make(map[string]http.Handler)
 	if loaded.envoy != nil {
 		p.envoy = envoy.NewService(envoy.Headers(cfg.envoyHeaders), cfg.envoyMetadata, func() *receipt.Key { return p.server.ReceiptKey() })
@@ -194,10 +176,29 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	if cfg.console {
 		page := console.Handler()
 		handlers["GET /console"], handlers["GET "+console.Path+"*"] = page, page
-		p.apiConfig.LocalOnly = cfg.tokenFile == ""
 	}
-	p.apiConfig.Handlers = handlers
-	p.server = api.NewServer(p.apiConfig)
+	p.server = api.NewServer(api.Config{
+		Policies:       loaded.policies,
+		StoreTimeout:   cfg.storeTimeout,
+		Claims:         decide.Claims{Store: store, KeyPrefix: cfg.keyPrefix, Horizon: options.Horizon(), Late: &p.refunds},
+		Overrides:      p.overrides,
+		Fleet:          p.fleet,
+		Health:         health,
+		Loaded:         p.limited.Load,
+		Undecided:      undecided,
+		Tokens:         tokens,
+		TrustedProxies: cfg.proxies,
+		Metrics:        p.metrics,
+		Gatherer:       p.registry,
+		Log:            p.log,
+		LogClients:     cfg.logClients,
+		Decisions:      decisions,
+		Instance:       instance(cfg.listen),
+		Version:        version(),
+		Now:            now,
+		Handlers:       handlers,
+		LocalOnly:      cfg.console && cfg.tokenFile == "",
+	})
 	p.setEnvoy(loaded)
 	return p, p.listen()
 }
@@ -356,16 +357,6 @@ func someOf(names []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ","), more)
 	}
 	return strings.Join(names, ",")
-}
-
-// loadPolicies reads the policies and the files of -envoy-config, and gives them
-// their limiters.
-func (p *program) loadPolicies() (*loaded, error) {
-	var err error
-	if p.read, err = p.readPolicies(); err != nil {
-		return nil, err
-	}
-	return p.load(p.read)
 }
 
 // load returns what the content says, which is in force then.

@@ -53,7 +53,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	work.Go(func() { p.watchStore(working) })
 	work.Go(func() { p.watchXDS(working) })
 	if p.cfg.envoyStatsd != "" {
-		work.Go(func() { sendStatsd(working, p.cfg.envoyStatsd, p.cfg.envoyTags, p.apiConfig.Gatherer, p.log) })
+		work.Go(func() { sendStatsd(working, p.cfg.envoyStatsd, p.cfg.envoyTags, p.registry, p.log) })
 	}
 	work.Go(func() { every(working, resetInterval, func() { p.server.RetryResets() }) })
 	work.Go(func() { p.overrides.Watch(working) })
