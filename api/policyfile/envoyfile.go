@@ -1,11 +1,9 @@
 package policyfile
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -157,25 +155,11 @@ type place struct {
 }
 
 func (r *envoyReader) read(config *envoy.Config, data []byte) {
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	var document, next yaml.Node
-	switch err := decoder.Decode(&document); {
-	case errors.Is(err, io.EOF):
-		r.errs = append(r.errs, fmt.Errorf("%s: the file is empty; it needs the key domain", r.name))
-		return
-	case err != nil:
-		r.errs = append(r.errs, fmt.Errorf("%s:%s", r.name, explainSyntax(data, err)))
+	node, err := document(r.name, data, "domain", "a domain has a file of its own")
+	if err != nil {
+		r.errs = append(r.errs, err)
 		return
 	}
-	switch err := decoder.Decode(&next); {
-	case err == nil:
-		r.fail(&next, "a second document begins here; a domain has a file of its own")
-		return
-	case !errors.Is(err, io.EOF):
-		r.errs = append(r.errs, fmt.Errorf("%s:%s", r.name, explainSyntax(data, err)))
-		return
-	}
-	node := document.Content[0]
 	domain := ""
 	values := r.object(node, "the file", r.anyText("domain", &domain), yamlKey{"descriptors", func(*yaml.Node) {}})
 	if values == nil {

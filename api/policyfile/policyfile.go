@@ -6,7 +6,6 @@
 package policyfile
 
 import (
-	"bytes"
 	"cmp"
 	_ "embed"
 	"errors"
@@ -63,23 +62,12 @@ const (
 // would be right; then there are no policies. No policy may have one of the names taken by
 // what limits Envoy.
 func Parse(file string, data []byte, taken ...string) (policy.Policies, error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	var document, next yaml.Node
-	err := decoder.Decode(&document)
-	if errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: the file is empty; it needs the key policies", file)
-	}
-	if err == nil {
-		err = decoder.Decode(&next)
-	}
-	if err == nil {
-		return nil, fmt.Errorf("%s:%d: a second document begins here; a policy file is one", file, next.Line)
-	}
-	if !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s:%s", file, explainSyntax(data, err))
+	root, err := document(file, data, "policies", "a policy file is one")
+	if err != nil {
+		return nil, err
 	}
 	r := &policyReader{yamlReader{name: file, kinds: policyKinds()}, taken}
-	policies := r.file(document.Content[0])
+	policies := r.file(root)
 	if len(r.errs) > 0 {
 		return nil, errors.Join(r.errs...)
 	}

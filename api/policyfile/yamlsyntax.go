@@ -1,13 +1,39 @@
 package policyfile
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
 )
+
+// document returns the document of a file. Messages say that an empty file needs the key, and
+// that two documents are against the rule.
+func document(file string, data []byte, key, rule string) (*yaml.Node, error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var first, second yaml.Node
+	err := decoder.Decode(&first)
+	if errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: the file is empty; it needs the key %s", file, key)
+	}
+	if err == nil {
+		err = decoder.Decode(&second)
+	}
+	if err == nil {
+		return nil, fmt.Errorf("%s:%d: a second document begins here; %s", file, second.Line, rule)
+	}
+	if !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s:%s", file, explainSyntax(data, err))
+	}
+	return first.Content[0], nil
+}
 
 // explainSyntax returns what is wrong in data, which the YAML parser refused
 // with err: the line if it is known, and after ": " the mistake. The parser
