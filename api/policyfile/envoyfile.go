@@ -283,15 +283,7 @@ func (r *envoyReader) rule(n, metadata *yaml.Node, path []string) *envoy.Rule {
 		for _, u := range envoy.Units {
 			names = append(names, string(u))
 		}
-		where := n
-		if values["unit"] != nil {
-			where = values["unit"]
-		}
-		rule := strings.Join(names, " or ")
-		if meant := didYouMean(unit, names); meant != "" {
-			rule += "; " + meant
-		}
-		r.fail(where, "unit %q must be %s", unit, rule)
+		r.fail(cmp.Or(values["unit"], n), "unit %q must be %s", unit, oneOf(unit, names))
 	case slices.Contains(rule.Replaces, rule.Name) && rule.Name != "":
 		r.fail(values["replaces"], "replaces has the limit's own name, %q", rule.Name)
 	default:
@@ -301,10 +293,7 @@ func (r *envoyReader) rule(n, metadata *yaml.Node, path []string) *envoy.Rule {
 			own = r.object(options, "metadata weir", r.optionKeys(&rule.Limit)...)
 		}
 		if len(r.errs) == mistakes {
-			own["window"], own["limit"] = values["unit"], n
-			if values["requests_per_unit"] != nil {
-				own["limit"] = values["requests_per_unit"]
-			}
+			own["window"], own["limit"] = values["unit"], cmp.Or(values["requests_per_unit"], n)
 			r.complete(&rule.Limit, n, own, options == nil)
 		}
 	}

@@ -88,23 +88,16 @@ func (ls *Limiters) Flush() (owing int) {
 }
 
 // Clients returns how many clients all limiters in use remember.
-func (ls *Limiters) Clients() int {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	n := 0
-	for _, limiter := range ls.inUse {
-		n += limiter.Clients()
-	}
-	return n
-}
+func (ls *Limiters) Clients() int { return ls.sum(limiter.Clients) }
 
 // ClientLimit returns how many clients all limiters in use can remember.
-func (ls *Limiters) ClientLimit() int {
+func (ls *Limiters) ClientLimit() int { return ls.sum(limiter.ClientLimit) }
+
+func (ls *Limiters) sum(of func(limiter) int) (sum int) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	n := 0
-	for _, limiter := range ls.inUse {
-		n += limiter.ClientLimit()
+	for _, l := range ls.inUse {
+		sum += of(l)
 	}
-	return n
+	return sum
 }

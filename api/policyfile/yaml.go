@@ -199,12 +199,17 @@ func (r *yamlReader) choice(name string, into *string, choices ...string) yamlKe
 			*into = n.Value
 			return
 		}
-		rule := strings.Join(choices, " or ")
-		if meant := didYouMean(n.Value, choices); meant != "" {
-			rule += "; " + meant
-		}
-		r.fail(n, "%s %q must be %s", name, n.Value, rule)
+		r.fail(n, "%s %q must be %s", name, n.Value, oneOf(n.Value, choices))
 	}}
+}
+
+// oneOf says what s, which is none of the choices, may be, and which was probably meant.
+func oneOf(s string, choices []string) string {
+	rule := strings.Join(choices, " or ")
+	if meant := didYouMean(s, choices); meant != "" {
+		rule += "; " + meant
+	}
+	return rule
 }
 
 func (r *yamlReader) boolean(name string, into *bool) yamlKey {
