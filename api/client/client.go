@@ -254,15 +254,8 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) (Answer, []Answer
 // Peek returns what a check of cost 1 would be answered now, and consumes
 // nothing. It always asks weir. With an error there is no answer.
 func (c *Client) Peek(ctx context.Context, policy, client string) (Answer, error) {
-	var answer bytes.Buffer
-	if err := c.askClient(ctx, http.MethodGet, policy, client, &answer); err != nil {
-		return Answer{}, err
-	}
-	r, _, err := decode(answer.Bytes(), nil)
-	if err != nil {
-		return Answer{}, unreadable(err)
-	}
-	return r.Answer, nil
+	r, err := c.askClient(ctx, http.MethodGet, policy, client)
+	return r.Answer, err
 }
 
 // Reset lets a client start fresh in all limits of the policy, on every
@@ -271,7 +264,7 @@ func (c *Client) Peek(ctx context.Context, policy, client string) (Answer, error
 // other Clients remember theirs for at most a minute. After an error it may or
 // may not have been reset: do it again.
 func (c *Client) Reset(ctx context.Context, policy, client string) error {
-	err := c.askClient(ctx, http.MethodDelete, policy, client, new(bytes.Buffer))
+	_, err := c.askClient(ctx, http.MethodDelete, policy, client)
 	c.denials.reset(clientKey{policy, client}, c.now())
 	return err
 }
@@ -371,13 +364,24 @@ func unreadable(err error) error {
 	return fmt.Errorf("client: what answers isn't weir: %w", err)
 }
 
-func (c *Client) askClient(ctx context.Context, method, policy, client string, answer *bytes.Buffer) error {
+func (c *Client) askClient(ctx context.Context, method, policy, client string) (reply, error) {
 	if err := validateClient(client); err != nil {
-		return err
+		return reply{}, err
 	}
+	return c.askOne(ctx, method, "/v1/policies/"+url.PathEscape(policy)+"/clients/"+url.PathEscape(client), nil)
+}
+
+// askOne is ask for one reply, which a reset hasn't, within the timeout.
+func (c *Client) askOne(ctx context.Context, method, path string, body []byte) (r reply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	return c.ask(ctx, method, "/v1/policies/"+url.PathEscape(policy)+"/clients/"+url.PathEscape(client), nil, answer)
+	var answer bytes.Buffer
+	if err = c.ask(ctx, method, path, body, &answer); err == nil && method != http.MethodDelete {
+		if r, _, err = decode(answer.Bytes(), nil); err != nil {
+			err = unreadable(err)
+		}
+	}
+	return r, err
 }
 
 // ask reads the body of an answer of status 200, 202 or 204, or of those given. Any

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -66,18 +65,11 @@ func (c *Client) Renew(ctx context.Context, r Receipt) (Receipt, error) {
 	if err != nil {
 		return r, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	var answer bytes.Buffer
-	if err := c.ask(ctx, http.MethodPost, "/v1/renew", body, &answer); err != nil {
-		return r, err
+	renewed, err := c.askOne(ctx, http.MethodPost, "/v1/renew", body)
+	if err == nil {
+		r.Text, r.RenewWithin = renewed.Receipt.Text, renewed.Receipt.RenewWithin
 	}
-	renewed, _, err := decode(answer.Bytes(), nil)
-	if err != nil {
-		return r, unreadable(err)
-	}
-	r.Text, r.RenewWithin = renewed.Receipt.Text, renewed.Receipt.RenewWithin
-	return r, nil
+	return r, err
 }
 
 // A Charge is a cost that counts whatever is left.
@@ -102,15 +94,6 @@ func (c *Client) Charge(ctx context.Context, q Charge) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	var answer bytes.Buffer
-	if err := c.ask(ctx, http.MethodPost, "/v1/charge", body, &answer); err != nil {
-		return Answer{}, err
-	}
-	r, _, err := decode(answer.Bytes(), nil)
-	if err != nil {
-		return Answer{}, unreadable(err)
-	}
-	return r.Answer, nil
+	r, err := c.askOne(ctx, http.MethodPost, "/v1/charge", body)
+	return r.Answer, err
 }
