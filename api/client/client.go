@@ -111,7 +111,8 @@ func New(cfg Config) (*Client, error) {
 		c.http.Transport = c.own
 	}
 	c.batcher = newBatcher(c.checkBatch, c.timeout)
-	c.settler = settler{batcher: newBatcher(c.settleBatch, c.timeout), ended: make(chan struct{})}
+	c.settler.batcher = newBatcher(c.settleBatch, c.timeout)
+	c.settler.open, c.settler.end = context.WithCancel(context.Background())
 	c.batcher.unread = func(r *reply) { c.settler.giveBack(r, c.now()) }
 	return c, nil
 }

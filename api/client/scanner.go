@@ -76,18 +76,13 @@ func (s *scanner) expectText(text string) { s.failIf(!s.acceptText(text)) }
 // array reads an array, by calling element for each one.
 func (s *scanner) array(element func()) {
 	s.expect('[')
-	for more := !s.accept(']'); more && !s.failed; more = s.more(']') {
+	if s.failed || s.accept(']') {
+		return
+	}
+	for element(); s.accept(','); {
 		element()
 	}
-}
-
-// more reads what follows an element: a comma if another one comes, or end.
-func (s *scanner) more(end byte) bool {
-	if s.accept(',') {
-		return true
-	}
-	s.expect(end)
-	return false
+	s.expect(']')
 }
 
 // string reads a string that is likely to come again.
@@ -144,7 +139,9 @@ func (s *scanner) unusual() []byte {
 	text := quoted[1 : len(quoted)-1]
 	for _, c := range text {
 		if c == '\\' {
-			return s.unescape(quoted)
+			var unescaped string
+			s.failIf(json.Unmarshal(quoted, &unescaped) != nil)
+			return []byte(unescaped)
 		}
 		s.failIf(c < ' ')
 	}
@@ -170,13 +167,6 @@ func (s *scanner) quoted() []byte {
 			return rest[:end+1]
 		}
 	}
-}
-
-// unescape returns the text of a string with escapes.
-func (s *scanner) unescape(quoted []byte) []byte {
-	var text string
-	s.failIf(json.Unmarshal(quoted, &text) != nil)
-	return []byte(text)
 }
 
 func (s *scanner) boolean() bool {

@@ -42,15 +42,13 @@ func (c *Client) settle(ctx context.Context, r Receipt, cost int64) (Settlement,
 		return Settlement{}, err
 	}
 	reply, err := c.settler.batcher.ask(ctx, encoded)
-	var settled Settlement
 	if err == nil {
-		settled = reply.settlement
 		_, err = reply.answer()
 	}
 	if again(err) && c.settler.later(waiting{encoded, r.Until}) {
 		err = fmt.Errorf("%w: %w", ErrSettledLater, err)
 	}
-	return settled, err
+	return reply.settlement, err
 }
 
 const maxCost = 1_000_000_000

@@ -19,7 +19,8 @@ const (
 // A settler settles receipts.
 type settler struct {
 	batcher *batcher
-	ended   chan struct{} // closed by close
+	open    context.Context // ended by close
+	end     context.CancelFunc
 
 	mu      sync.Mutex
 	waiting []waiting
@@ -37,12 +38,7 @@ type waiting struct {
 func (s *settler) later(w waiting) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	select {
-	case <-s.ended:
-		return false
-	default:
-	}
-	if len(s.waiting) >= maxWaiting {
+	if s.open.Err() != nil || len(s.waiting) >= maxWaiting {
 		return false
 	}
 	s.waiting = append(s.waiting, w)
@@ -83,7 +79,7 @@ func (s *settler) work() {
 	for last := false; !last; {
 		select {
 		case <-time.After(settleAgain):
-		case <-s.ended:
+		case <-s.open.Done():
 			last = true
 		}
 		s.mu.Lock()
@@ -122,11 +118,7 @@ func (s *settler) try(trying []waiting) (left []waiting) {
 // close has what waits tried once more.
 func (s *settler) close() {
 	s.mu.Lock()
-	select {
-	case <-s.ended:
-	default:
-		close(s.ended)
-	}
+	s.end()
 	s.mu.Unlock()
 	s.working.Wait()
 }
