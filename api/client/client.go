@@ -103,7 +103,7 @@ func New(cfg Config) (*Client, error) {
 		timeout:  cmp.Or(cfg.Timeout, DefaultTimeout),
 		failOpen: cfg.FailOpen,
 		http:     http.Client{Transport: cfg.Transport},
-		denials:  newDenials(cmp.Or(cfg.Denials, DefaultDenials)),
+		denials:  &denials{most: cmp.Or(cfg.Denials, DefaultDenials), clients: make(map[clientKey]*deniedClient)},
 		now:      time.Now,
 	}
 	if cfg.Transport == nil {

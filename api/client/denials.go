@@ -45,10 +45,6 @@ type denial struct {
 	until    time.Time
 }
 
-func newDenials(most int) *denials {
-	return &denials{most: most, clients: make(map[clientKey]*deniedClient)}
-}
-
 // find returns the denial of the encoded check, as it stands at now.
 func (d *denials) find(key clientKey, check []byte, now time.Time) (Answer, bool) {
 	d.mu.Lock()

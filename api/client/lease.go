@@ -57,7 +57,7 @@ func (c *Client) hold(ctx context.Context, r Receipt) *Lease {
 	ctx, stop := context.WithCancel(ctx)
 	l := &Lease{client: c, stop: stop, lost: make(chan struct{}), receipt: r}
 	if r.RenewWithin > 0 {
-		l.renewed.Go(func() { l.renew(ctx) })
+		l.renewed.Go(func() { l.renew(ctx, r) })
 	}
 	return l
 }
@@ -65,11 +65,9 @@ func (c *Client) hold(ctx context.Context, r Receipt) *Lease {
 // renewRetry is how long after a failure a lease is renewed again.
 const renewRetry = 500 * time.Millisecond
 
-// renew renews l in half of the time that there is, until ctx ends or it is lost.
-func (l *Lease) renew(ctx context.Context) {
-	l.mu.Lock()
-	r := l.receipt
-	l.mu.Unlock()
+// renew renews l, which has the receipt r, in half of the time that there is, until ctx ends or
+// it is lost.
+func (l *Lease) renew(ctx context.Context, r Receipt) {
 	for wait := r.RenewWithin / 2; ; {
 		select {
 		case <-time.After(wait):
