@@ -16,23 +16,22 @@ import (
 // AddMany implements counters.ManyStore. It has a connection of its own to each
 // server, so that single operations don't queue behind it.
 func (s *Store) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
-	s.doMany(ctx, keys, &additions{begin, done})
+	s.doMany(keys, &many{deadline: deadline(ctx), tasks: &additions{begin, done}, verb: "get", performed: counted})
 }
 
 // SwapMany implements counters.ManyStateStore, on the connections of AddMany.
 func (s *Store) SwapMany(ctx context.Context, keys []string, begin func(i int) (counters.Replacement, counters.Turn), done func(i int, now counters.State, swapped bool, err error) (again bool)) {
-	s.doMany(ctx, keys, &replacements{begin, done})
+	s.doMany(keys, &many{deadline: deadline(ctx), tasks: &replacements{begin, done}, verb: "gets", performed: stored})
 }
 
-func (s *Store) doMany(ctx context.Context, keys []string, t tasks) {
+func (s *Store) doMany(keys []string, many *many) {
 	m := s.members.Load()
 	if len(m.clients) == 0 {
 		for i := range keys {
-			t.leave(i, errNoServers)
+			many.tasks.leave(i, errNoServers)
 		}
 		return
 	}
-	many := many{deadline: deadline(ctx), tasks: t}
 	shares := make([]share, len(m.clients))
 	for i, key := range keys {
 		share := &shares[m.ring.pick(key)]
@@ -40,7 +39,7 @@ func (s *Store) doMany(ctx context.Context, keys []string, t tasks) {
 	}
 	for i := range shares {
 		share := &shares[i]
-		share.many, share.home = &many, m.clients[i]
+		share.many, share.home = many, m.clients[i]
 		if len(share.waiting) == len(keys) {
 			share.run()
 		} else if len(share.waiting) > 0 {
@@ -58,8 +57,7 @@ type tasks interface {
 	// begin begins the i-th, which c is about to send, if it is its turn: then it
 	// is the last of p.
 	begin(c *client, p *piece, i int) counters.Turn
-	// ask appends the gets of what the tasks of p read, and read takes over what c has got.
-	ask(p *piece)
+	// read takes over what c has got of what the tasks of p read.
 	read(c *client, p *piece)
 	// end ends the j-th of p, by the replies that c has got. If failed isn't nil,
 	// there are none, and it returns the error of the command with the given
@@ -67,18 +65,15 @@ type tasks interface {
 	end(c *client, p *piece, j int, failed func(command int) error) (again bool)
 	// leave ends the i-th, which hasn't begun, with err.
 	leave(i int, err error)
-	// performed reports whether the reply to a task's command says that it was
-	// done.
-	performed(reply []byte) bool
-	// resend makes the requests of p anew, for any socket.
-	resend(p *piece)
 }
 
 // many is one AddMany or SwapMany.
 type many struct {
-	deadline time.Time
-	tasks    tasks
-	running  sync.WaitGroup // goroutines of shares
+	deadline  time.Time
+	tasks     tasks
+	verb      string                  // of what they read by
+	performed func(reply []byte) bool // whether the reply to a task's command says that it was done
+	running   sync.WaitGroup          // goroutines of shares
 
 	panicked sync.Once
 	cause    any
@@ -146,6 +141,9 @@ func (p *piece) reads(keys ...string) {
 		p.values += len(key) + 1
 	}
 }
+
+// ask appends the gets of what is read.
+func (p *piece) ask(verb string) { p.requests = appendGets(p.requests, verb, p.keys) }
 
 // size returns how many bytes are sent, with the values that come back.
 func (p *piece) size() int { return len(p.requests) + p.values }
@@ -240,7 +238,7 @@ func (s *share) sendPiece(c *client, p *piece, alone bool) {
 	defer c.release()
 	var failed func(command int) error
 	if err := s.exchange(c, p, alone); err != nil {
-		failed = c.unansweredTogether(c.translate(err), s.tasks.performed)
+		failed = c.unansweredTogether(c.translate(err), s.performed)
 	} else {
 		s.tasks.read(c, p)
 	}
@@ -270,12 +268,12 @@ func (s *share) exchange(c *client, p *piece, alone bool) error {
 	size := p.size()
 	budget.give(maxPiece - size) // less than nothing if the last is a large one
 	acquired = size
-	s.tasks.ask(p)
+	p.ask(s.verb)
 	begun := time.Now()
 	err := c.exchange(p.newest, p.requests)
 	if errors.Is(err, pipeline.ErrOtherSocket) {
-		s.tasks.resend(p)
-		s.tasks.ask(p)
+		p.resend()
+		p.ask(s.verb)
 		err = c.exchange(0, p.requests)
 	}
 	if err == nil {
@@ -335,8 +333,6 @@ func (t *additions) begin(_ *client, p *piece, i int) counters.Turn {
 	return turn
 }
 
-func (t *additions) ask(p *piece) { p.requests = appendGets(p.requests, "get", p.keys) }
-
 func (t *additions) read(c *client, p *piece) {
 	p.counts = slices.Grow(p.counts[:0], len(p.keys))[:len(p.keys)]
 	p.unread = c.parseGets(p.count, p.keys, intoCounts(p.counts, nil))
@@ -386,9 +382,7 @@ func (c *client) added(p *piece, a counters.Addition, command int) counters.Adde
 	return counters.Added{Count: n, Err: err}
 }
 
-func (t *additions) leave(i int, err error)      { t.done(i, nil, err) }
-func (t *additions) performed(reply []byte) bool { return counted(reply) }
-func (t *additions) resend(*piece)               {} // they go out on any socket
+func (t *additions) leave(i int, err error) { t.done(i, nil, err) }
 
 // replacements are the tasks of a SwapMany.
 type replacements struct {
@@ -429,8 +423,6 @@ func (p *piece) replace(r counters.Replacement) {
 // isRead reports whether what is there after a replacement is read.
 func isRead(r counters.Replacement) bool { return !r.Blind || r.Value == nil }
 
-func (t *replacements) ask(p *piece) { p.requests = appendGets(p.requests, "gets", p.keys) }
-
 func (t *replacements) read(c *client, p *piece) {
 	p.states = slices.Grow(p.states[:0], len(p.keys))[:len(p.keys)]
 	p.unread = c.parseStates(p.count, p.keys, p.states)
@@ -465,11 +457,11 @@ func (t *replacements) end(c *client, p *piece, j int, failed func(command int) 
 	return t.done(i, now, swapped, err)
 }
 
-func (t *replacements) leave(i int, err error)      { t.done(i, counters.State{}, false, err) }
-func (t *replacements) performed(reply []byte) bool { return stored(reply) }
+func (t *replacements) leave(i int, err error) { t.done(i, counters.State{}, false, err) }
 
-// resend leaves out what was to replace a version that was read before.
-func (t *replacements) resend(p *piece) {
+// resend makes the requests of replacements anew, for any socket: without what was to replace
+// a version that was read before. Additions go out on any socket.
+func (p *piece) resend() {
 	p.requests, p.commands, p.keys, p.count, p.values = p.requests[:0], p.commands[:0], p.keys[:0], 0, 0
 	for j := range p.replacements {
 		r := &p.replacements[j]
