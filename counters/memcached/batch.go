@@ -244,16 +244,11 @@ func (s *share) sendPiece(c *client, p *piece, alone bool) {
 	}
 	for j, i := range p.numbers {
 		if s.tasks.end(c, p, j, failed) {
-			s.repeat(i)
+			s.mu.Lock()
+			s.again = append(s.again, i)
+			s.mu.Unlock()
 		}
 	}
-}
-
-// repeat has a task begin once more, before those that haven't begun at all.
-func (s *share) repeat(i int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.again = append(s.again, i)
 }
 
 // exchange makes p the next piece, sends it, and waits for its replies. Then

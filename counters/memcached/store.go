@@ -208,10 +208,7 @@ func (s *Store) Add(ctx context.Context, a counters.Addition) (int64, error) {
 			err = c.parseCounts(incr+1, a.Read, a.Counts, nil)
 		}
 		if found || err != nil {
-			if err != nil {
-				err = c.unanswered(c.translate(err), incr, counted)
-			}
-			return n, err
+			return n, c.unanswered(c.translate(err), incr, counted)
 		}
 		if a.Have {
 			return 0, counters.ErrLost
@@ -279,10 +276,7 @@ func (s *Store) Swap(ctx context.Context, key string, old counters.State, value 
 	}
 	defer c.release()
 	state, swapped, err := c.swap(key, old, value, ttl)
-	if err != nil {
-		err = c.unanswered(c.translate(err), 0, stored)
-	}
-	return state, swapped, err
+	return state, swapped, c.unanswered(c.translate(err), 0, stored)
 }
 
 // Put implements counters.StateStore with set.
