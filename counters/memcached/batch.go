@@ -207,10 +207,7 @@ func (s *share) enter() (c *client, alone bool, err error) {
 	if !ok {
 		return nil, false, errOverdue
 	}
-	if cs.breaker.suspect.Load() {
-		err = cs.refuse(s.deadline)
-	}
-	if err == nil {
+	if err = cs.refuse(s.deadline); err == nil {
 		if c = cs.get(cs.laneOfMany(), s.deadline); c == nil {
 			err = counters.ErrNotAdded // the server has left
 		}

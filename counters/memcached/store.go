@@ -353,9 +353,7 @@ func (s *Store) Server(key string) string {
 var anyLimit = counters.StateNamespace("", "", "", "")
 
 // client gets an idle client of the server of key, or makes one, for an
-// operation that ends with ctx. The error says why nothing is sent: the breaker
-// is open, or the time is over. Only after a failure is that worth a look at
-// the clock: it ends what a batch still has to ask when its time is over.
+// operation that ends with ctx. The error says why nothing is sent.
 func (s *Store) client(ctx context.Context, key string) (*client, error) {
 	for deadline := deadline(ctx); ; {
 		m := s.members.Load()
@@ -363,10 +361,8 @@ func (s *Store) client(ctx context.Context, key string) (*client, error) {
 			return nil, errNoServers
 		}
 		cs := m.clients[m.ring.pick(key)]
-		if cs.breaker.suspect.Load() {
-			if err := cs.refuse(deadline); err != nil {
-				return nil, err
-			}
+		if err := cs.refuse(deadline); err != nil {
+			return nil, err
 		}
 		if c := cs.get(&cs.single, deadline); c != nil {
 			return c, nil
@@ -385,9 +381,14 @@ func (s *Store) with(ctx context.Context, key string, f func(*client) error) err
 	return c.translate(f(c))
 }
 
-// refuse returns why nothing is sent to a server whose breaker is suspect for an
-// operation that ends by the deadline, if so.
+// refuse returns why nothing is sent to the server for an operation that ends by
+// the deadline, if so: the breaker is open, or the time is over. Only after a failure
+// is that worth a look at the clock: it ends what a batch still has to ask when its
+// time is over.
 func (cs *clients) refuse(deadline time.Time) error {
+	if !cs.breaker.suspect.Load() {
+		return nil
+	}
 	err := cs.breaker.refuse()
 	if err == nil && !time.Now().Before(deadline) {
 		err = errOverdue
