@@ -97,8 +97,8 @@ func (l *Lease) renew(ctx context.Context, r Receipt) {
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
 // Release gives the places back, and has the check cost what it has reserved. It waits no
-// longer than Config.Timeout, but for a Settle that is under way; what fails is done later. It may be called again, also
-// after Settle: only the first that weir hasn't refused counts.
+// longer than Config.Timeout, but for a Settle that is under way; what fails is done later.
+// It may be called again, also after Settle: only the first that weir hasn't refused counts.
 func (l *Lease) Release() { _, _ = l.settle(-1) }
 
 // Settle is Release, of what has cost this much in the end. The settlement and the error are

@@ -9,9 +9,9 @@ import (
 )
 
 // A scanner reads JSON as weir writes it, in a fraction of the time that
-// encoding/json takes. What it isn't made for makes it fail, such as space
-// between the tokens, members in another order or an exponent; that is left to encoding/json. What it
-// accepts means to encoding/json the same.
+// encoding/json takes. Anything else makes it fail, such as space between the
+// tokens, members in another order or an exponent: encoding/json reads it then.
+// What a scanner accepts means the same to encoding/json.
 type scanner struct {
 	all    []byte
 	at     int // so much of it has been read

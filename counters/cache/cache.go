@@ -2,8 +2,8 @@
 // When it is full, a client that nobody has asked about for a while makes room
 // (SIEVE, NSDI 2024), so the busy ones stay.
 //
-// What an evicted entry has is lost, and what is written into it after that. The cache is safe for concurrent
-// use; each entry needs a lock of its own. Start with New and Get.
+// What an evicted entry has is lost, and what is written into it after that. The cache is
+// safe for concurrent use; each entry needs a lock of its own. Start with New and Get.
 package cache
 
 import (

@@ -23,10 +23,10 @@ const (
 	clockInterval = 10 * time.Minute
 )
 
-// Watch looks the names of servers up again and again, and logs what servers
-// join and leave. It logs which are down at the start and when that changes,
-// when one that is up leaves checks undecided, when one evicts items, and when its clock
-// differs, with few lines however often it happens. It also asks for the servers' statistics, which Ping returns. It ends with ctx.
+// Watch looks the names of servers up again and again, and asks the servers for the
+// statistics that Ping returns. It logs which servers join and leave, which are down, at the
+// start and when that changes, and which leave checks undecided though they are up, evict
+// items, or have another clock: few lines, however often that happens. It ends with ctx.
 // Call it once, before Close.
 func (s *Store) Watch(ctx context.Context, log *slog.Logger) {
 	var following sync.WaitGroup

@@ -252,7 +252,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// awaitReply waits for the reply that is owed, if one is, and returns why there is no reply, if so.
+// awaitReply waits for the reply that is owed, if one is. The error says why there is none.
 func (c *Conn) awaitReply() error {
 	if c.owed {
 		c.socket.await(&c.request)

@@ -418,8 +418,8 @@ func (s *socket) checkStall() error {
 }
 
 // fail closes the connection and makes place for another; one that has been
-// silent is closed by the goroutine that reads. It returns the error
-// for the requests in flight, which is never a timeout; the first cause counts.
+// silent is closed by the goroutine that reads. It returns the error for the
+// requests in flight, which is never a timeout; the first cause counts.
 func (s *socket) fail(cause error) error {
 	s.mu.Lock()
 	first := s.err == nil
