@@ -72,6 +72,25 @@ func (by way) TestARefundAfterASlowResetTakesNothing(t *testing.T) {
 	})
 }
 
+// An instance that knows the client from between a reset's first step and its deletes, and
+// finds it gone before the reset is over, puts back no more than what it has admitted itself.
+func (by way) TestAResetUnderWayTakesWhatOthersHadForGood(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			inner := memory.New(nil)
+			store := &deletingStore{Store: inner}
+			here, others, resets := by.newLimiter(t, inner, w, sameClock), by.newLimiter(t, inner, w, sameClock), by.newLimiter(t, store, w, sameClock)
+			now := at("12:00:01.5")
+			require.Equal(t, int64(6), admits(t, others, now, 20, 6))
+			store.before = func() { require.Equal(t, int64(1), admits(t, here, now, 20, 1)) }
+			store.after = store.before
+			require.NoError(t, resets.Reset(t.Context(), "c", now))
+			assert.LessOrEqual(t, used(t, inner, w, now), int64(2), "the 6 of others are from before the reset")
+		})
+	}
+}
+
 // Of two resets at a time neither makes the other seem to be over, or earlier
 // than it was.
 func (by way) TestARefundDuringTwoResetsTakesNothing(t *testing.T) {
