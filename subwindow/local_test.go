@@ -184,6 +184,41 @@ func (by way) TestWhatIsRepaidIsRemembered(t *testing.T) {
 	}
 }
 
+// While the store is gone, of a client that two instances have shared evenly, whoever waits as
+// long as it is told is admitted, though another slot has begun by then.
+func (by way) TestRetryAfterIsTrueAlone(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		for _, countDenied := range []bool{false, true} {
+			for _, limit := range []int64{10, 20, 37} {
+				inner := memory.New(nil)
+				store := &limitertest.BrokenStore{Store: inner}
+				here := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, CountDenied: countDenied})
+				there := by.newLimiter(t, inner, w, sameClock)
+				now := at("12:00:00")
+				for range 30 {
+					require.True(t, take(t, here, now, 1, 100).Allowed)
+					require.True(t, take(t, there, now, 1, 100).Allowed)
+					now = now.Add(time.Second)
+				}
+				now = now.Add(10 * time.Minute)
+				store.Fail(limitertest.ErrUnsent)
+				for range 100 {
+					d, err := here.TakeLocal(request(now, 1, limit), limitertest.ErrUnsent)
+					require.NoError(t, err)
+					now = now.Add(700 * time.Millisecond)
+					if wait := d.RetryAfter + d.FitsAfter; wait > 0 {
+						now = now.Add(wait - 700*time.Millisecond)
+						d, err = here.TakeLocal(request(now, 1, limit), limitertest.ErrUnsent)
+						require.NoError(t, err)
+						require.True(t, d.Allowed, "%s, limit %d, denials count: %v; after %v", name, limit, countDenied, wait)
+					}
+				}
+			}
+		}
+	}
+}
+
 // Instances that may have settled a slot are told that it has changed, even if
 // that fails at first.
 func (by way) TestOthersAreToldOfWhatIsRepaid(t *testing.T) {
