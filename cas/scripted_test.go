@@ -308,3 +308,27 @@ func (by way) TestAnothersResetAndAFlight(t *testing.T) {
 		assert.Greater(t, s.used(), int64(55), "60 were admitted alone long after the reset")
 	})
 }
+
+// What was admitted alone is taken for consumed, as others have written over it. The client is
+// reset, and then the store tells that it wasn't consumed: it is from before the reset.
+func (by way) TestWhatIsToldAfterAResetIsFromBeforeIt(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
+		s.takes(1)
+		late := s.store.late(false)
+		r, _, err := s.take(50)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		require.True(t, s.alone(r, err).Allowed)
+		taken, err := s.see.Take(t.Context(), s.request(1))
+		require.NoError(t, err)
+		require.True(t, taken.Allowed)
+		s.takes(1)
+		require.NoError(t, s.see.(interface {
+			Reset(context.Context, string, time.Time) error
+		}).Reset(t.Context(), "c", s.now))
+		s.now = s.now.Add(time.Second)
+		s.takes(1)
+		late.tell(counters.ErrNotSent)
+		s.flush()
+		assert.EqualValues(t, 1, s.used(), "of what was admitted after the reset")
+	})
+}
