@@ -332,3 +332,23 @@ func (by way) TestWhatIsToldAfterAResetIsFromBeforeIt(t *testing.T) {
 		assert.EqualValues(t, 1, s.used(), "of what was admitted after the reset")
 	})
 }
+
+// An instance that doesn't know of a reset puts back what it remembers, as the store has lost
+// all of it. It isn't what another one has, that knows of the reset.
+func (by way) TestWhatIsPutBackFromBeforeAResetIsForgotten(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
+		s.takes(90)
+		require.NoError(t, s.see.(interface {
+			Reset(context.Context, string, time.Time) error
+		}).Reset(t.Context(), "c", s.now))
+		s.now = s.now.Add(time.Second)
+		for _, key := range []string{"token_bucket", "leaky_bucket", "sliding_log"} {
+			_ = s.inner.Delete(t.Context(), []string{counters.StateNamespace("weir", "p", "l", key).StateKey("c")})
+		}
+		s.takes(1)
+		taken, err := s.see.Take(t.Context(), s.request(50))
+		require.NoError(t, err)
+		assert.True(t, taken.Allowed, "90 are from before the reset")
+		s.takes(20)
+	})
+}
