@@ -90,3 +90,20 @@ func testACallerOfAnAccountThatHasMadeRoom(t *testing.T) {
 	<-flushed
 	l.Flush()
 }
+
+// What is admitted alone is in use, though the account has made room that the call was counted
+// in without an answer: the next is decided by it.
+func (by way) TestWhatIsAdmittedAloneByAnAccountThatHasMadeRoom(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
+		s.store.late(false)
+		r, _, err := s.take(60)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		for i := range 1000 { // of others, many more than are remembered
+			other := s.request(1)
+			other.Client = fmt.Sprint(i)
+			require.True(t, s.alone(other, counters.ErrNotSent).Allowed)
+		}
+		require.True(t, s.alone(r, err).Allowed)
+		assert.False(t, s.alone(s.request(60), counters.ErrNotSent).Allowed, "60 of 100 are in use")
+	})
+}
