@@ -1061,3 +1061,41 @@ func (by way) TestADenialThatReplacesAWholeLogIsNoLoss(t *testing.T) {
 		})
 	}
 }
+
+// Who looks at a client of which the process has still to tell is answered by what was seen last,
+// if other instances come first until the deadline.
+func (by way) TestALookIsAnsweredThoughOthersComeFirst(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range by.makers() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				inner := memory.New(nil)
+				store := &racedStore{Store: inner}
+				l, err := newLimiter(store, testConfig(10))
+				require.NoError(t, err)
+				other, err := newLimiter(inner, testConfig(10))
+				require.NoError(t, err)
+				request := func() counters.Request {
+					return counters.Request{Client: "c", Cost: 1, Limit: 100, Now: time.Now()}
+				}
+				taken, err := l.Take(t.Context(), request())
+				require.NoError(t, err)
+				require.True(t, taken.Allowed)
+				_, err = l.TakeLocal(request(), counters.ErrNotSent)
+				require.NoError(t, err)
+				store.races = 2
+				store.meanwhile = func() {
+					time.Sleep(20 * time.Millisecond)
+					taken, err := other.Take(t.Context(), request())
+					require.NoError(t, err)
+					require.True(t, taken.Allowed)
+				}
+				d, err := l.Peek(&counters.Deadline{At: time.Now().Add(50 * time.Millisecond)}, request())
+				require.NoError(t, err)
+				assert.True(t, d.Allowed)
+				assert.EqualValues(t, 97, d.Remaining, "its own, and two of the other")
+				l.(interface{ Flush() }).Flush()
+			})
+		})
+	}
+}
