@@ -150,7 +150,6 @@ func (w *work) fail(err error) {
 	case w.counted: // what the callers admit alone is due anew
 		w.counted = false
 		a.owe(w.bucket, -w.sum, w.now)
-		a.untold = a.untold || w.mayBeFinal(w.bucket)
 	case a.flight != nil && ledger.OutcomeOf(err) == ledger.Unknown:
 		f, w.spare = a.ground(), nil
 		w.fly(f, err)
