@@ -110,6 +110,29 @@ func (by way) TestWhatIsDueOfALostSlotThatIsNewer(t *testing.T) {
 	}
 }
 
+// What was admitted alone in a window that is over, when the store has lost that, matters to
+// nobody any more: it isn't in the way of the next check.
+func (by way) TestWhatIsDueOfALostSlotThatIsOver(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store := &countedStore{Store: memory.New(nil)}
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: 50 * time.Millisecond, Clients: 10, StoreTimeout: 50 * time.Millisecond})
+		now := at("12:00:00")
+		require.True(t, take(t, l, now, 1, 100).Allowed, name)
+		store.fail.Store(true)
+		require.True(t, takeAnyway(t, l, request(now, 1, 100)), name)
+		store.fail.Store(false)
+		require.NoError(t, store.Delete(t.Context(), []string{key(w, now)}))
+		store.n.Store(0)
+		over := map[string]string{"fixed": "12:01:00", "weighted": "12:01:15", "capped": "12:01:06", "strict": "12:01:02"}[name]
+		_, err := l.Take(t.Context(), request(at(over), 1, 100))
+		assert.NoError(t, err, name)
+		assert.Less(t, store.n.Load(), int64(10), name)
+		l.Flush()
+		assert.Zero(t, l.Owing(), name)
+	}
+}
+
 // What was admitted alone, is done after the slot was read and is told done, is
 // remembered: the next who decides alone knows of it.
 func (by way) TestWhatIsCountedLateIsRemembered(t *testing.T) {
