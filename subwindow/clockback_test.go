@@ -28,3 +28,17 @@ func (by way) TestAClockThatWasAheadHidesNothing(t *testing.T) {
 		assert.False(t, d.Allowed, "%d slots: twice the limit within 20 s", slots)
 	}
 }
+
+// An instance whose clock was a year ahead, and is right again, doesn't remember the slots of
+// that year.
+func (by way) TestAClockThatWasFarAhead(t *testing.T) {
+	t.Parallel()
+	l := by.newLimiter(t, memory.New(nil), newWindow(t, time.Second, 100, false), sameClock)
+	now := at("12:00:00")
+	require.True(t, take(t, l, now.Add(365*24*time.Hour), 10, 10).Allowed)
+	for range 2 {
+		assert.Equal(t, int64(5), take(t, l, now, 5, 10).Remaining)
+		assert.False(t, take(t, l, now, 6, 10).Allowed)
+		now = now.Add(2 * time.Second)
+	}
+}
