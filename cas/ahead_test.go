@@ -87,3 +87,25 @@ func (by way) TestAClockThatWasAheadInAnOutage(t *testing.T) {
 		})
 	}
 }
+
+// What others are thought to have still to tell, by a clock that was an hour ahead, isn't
+// expected any more when that is right again.
+func (by way) TestAClockThatWasAheadExpectsNothing(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
+		for range 20 {
+			s.takes(1)
+			taken, err := s.see.Take(t.Context(), s.request(1))
+			require.NoError(t, err)
+			require.True(t, taken.Allowed)
+		}
+		s.now = s.now.Add(time.Hour)
+		for range 10 {
+			require.True(t, s.alone(s.request(1), counters.ErrNotSent).Allowed)
+		}
+		s.takes(1)
+		s.now = s.now.Add(-59 * time.Minute)
+		_, d, err := s.take(85)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed, "11 of 100 are in use")
+	})
+}
