@@ -72,3 +72,27 @@ func TestLeasesThatAreRenewedAloneDontPileUp(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, d.Remaining)
 }
+
+// Of a lease that is renewed far more often than it has to be, the store is told the last renewal.
+func TestALeaseThatIsRenewedAloneAllTheTime(t *testing.T) {
+	t.Parallel()
+	store := &limitertest.BrokenStore{Store: memory.New(nil)}
+	l, err := NewConcurrency(store, time.Hour, 8, testConfig(10))
+	require.NoError(t, err)
+	store.Fail(limitertest.ErrUnsent)
+	r := counters.Request{Client: "c", Cost: 1, Limit: 8, Now: clock(t, "12:00:01.5")}
+	for range 1000 {
+		r.Now = r.Now.Add(time.Second)
+		d, err := l.TakeLocal(r, limitertest.ErrUnsent)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		r.Renews = d.Receipt.Position
+	}
+	l.Change("c", func(a *account[logState]) { assert.Less(t, len(a.due), 2*mostDebts) })
+	store.Fail(nil)
+	l.Flush()
+	r.Renews = 0
+	d, err := l.Peek(t.Context(), r)
+	require.NoError(t, err)
+	assert.EqualValues(t, 7, d.Remaining)
+}
