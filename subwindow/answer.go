@@ -45,9 +45,8 @@ func (w *work) choose() int64 {
 		if w.chosen[i] = r.Kind == ledger.Takes && (w.options.CountDenied || w.fits(w.use, w.place, standing(r.Request, ledger.StandsFor(w.sum+r.Cost, share)-w.sum))); !w.chosen[i] {
 			continue
 		}
-		before := r.Flight
 		if r.Flight = f; !c.Claim() { // it has just left
-			r.Flight, w.chosen[i] = before, false
+			w.chosen[i] = false
 			continue
 		}
 		if !c.Own() {
