@@ -143,17 +143,16 @@ func generationAt(now time.Time) int64 {
 	return min(max(1, now.UnixMilli()), math.MaxInt64/resetUnit/2) * resetUnit
 }
 
-// become forgets what was before a reset, by clocks that differ by skew. The reset was at
-// latest at most, whatever the clock of its process said.
-func (a *account) become(generation, latest int64, skew time.Duration) {
-	a.dropBefore(generation, latest, skew)
+// become forgets what was before a reset, by clocks that differ by skew.
+func (a *account) become(generation int64, skew time.Duration) {
+	a.dropBefore(generation, skew)
 	a.slots = a.slots[:0]
 	a.verified, a.final, a.counted, a.untold = 0, math.MinInt64, false, false
 }
 
 // dropBefore forgets what was decided before a reset, but not what is known of slots.
-func (a *account) dropBefore(generation, latest int64, skew time.Duration) {
-	a.forgottenTo, a.generation = min(resetAt(generation), latest)+int64(skew), generation
+func (a *account) dropBefore(generation int64, skew time.Duration) {
+	a.forgottenTo, a.generation = resetAt(generation)+int64(skew), generation
 	if u := a.owed; u != nil {
 		u.dues = slices.DeleteFunc(u.dues, func(d due) bool { return d.at <= a.forgottenTo })
 		u.flights = slices.DeleteFunc(u.flights, func(f *flight) bool { return f.at <= a.forgottenTo })

@@ -127,7 +127,7 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 		generation, err = raise()
 	}
 	if err == nil {
-		l.Change(client, func(a *account) { a.become(generation, now.UnixNano(), f.options.ClockSkew) })
+		l.Change(client, func(a *account) { a.become(generation, f.options.ClockSkew) })
 	}
 	return err
 }

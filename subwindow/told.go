@@ -48,9 +48,9 @@ func (w *work) verify() (reset bool) {
 		return false
 	case is > was && w.window.fixed() && !a.doubtful && a.verified > is+int64(w.options.ClockSkew):
 		// The only counter was read after the reset, and nothing has been missing since.
-		a.dropBefore(generation, w.latest(), w.options.ClockSkew)
+		a.dropBefore(generation, w.options.ClockSkew)
 	case is > was:
-		a.become(generation, w.latest(), w.options.ClockSkew)
+		a.become(generation, w.options.ClockSkew)
 		a.doubtful = true
 		if s := a.at(w.bucket); w.counted {
 			s.count, s.own = w.sum, w.sum
@@ -107,7 +107,7 @@ func (w *work) repaired(generation int64) {
 	w.lost, w.repairs = nil, false
 	if resetAt(generation) > resetAt(w.generation) { // what was put back is from before a reset
 		if resetAt(generation) > resetAt(a.generation) {
-			a.become(generation, w.latest(), w.options.ClockSkew)
+			a.become(generation, w.options.ClockSkew)
 			w.met = false
 		}
 		for _, l := range lost {

@@ -118,9 +118,5 @@ func (w *work) open(bucket int64) time.Duration {
 	return time.Duration(w.now - bucket*int64(w.window.Width))
 }
 
-// latest returns when a reset that is seen now was made at the latest, in Unix
-// nanoseconds.
-func (w *work) latest() int64 { return w.now + int64(w.window.Horizon) }
-
 // reset reports whether a reset of the client may still be under way.
 func (w *work) reset() bool { return w.now <= w.a.forgottenTo+int64(w.options.StoreTimeout) }
