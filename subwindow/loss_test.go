@@ -307,6 +307,31 @@ func (by way) TestWhatComesWhileALossIsMadeGood(t *testing.T) {
 	}
 }
 
+// A check whose store loses again and again what is put back ends without it, be there no deadline.
+func (by way) TestAStoreThatLosesWhatIsPutBack(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		inner := memory.New(nil)
+		now, losses := at("12:00:01.5"), 0
+		store := &raisingStore{Store: inner, before: func() {}, after: func() {
+			if losses++; losses < 1000 {
+				require.NoError(t, inner.Delete(t.Context(), []string{key(w, now)}))
+			}
+		}}
+		l := by.newLimiter(t, store, w, sameClock)
+		require.True(t, take(t, l, now, 6, 10).Allowed, name)
+		require.NoError(t, inner.Delete(t.Context(), []string{key(w, now)}))
+		_, err := l.Take(t.Context(), request(now, 1, 10))
+		require.ErrorIs(t, err, counters.ErrUnavailable, name)
+		assert.Less(t, losses, 100, name)
+		d, err := l.TakeLocal(request(now, 5, 10), err)
+		require.NoError(t, err)
+		assert.False(t, d.Allowed, "%s: 6 of 10 are in use", name)
+		losses = 1000
+		l.Flush()
+	}
+}
+
 // A counter that no window looks at any more may have expired: that is no loss.
 func (by way) TestWhatHasLeftEveryWindowIsNotPutBack(t *testing.T) {
 	t.Parallel()
