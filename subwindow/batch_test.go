@@ -266,6 +266,35 @@ func TestManyLeaveWhoIsBeingAskedFor(t *testing.T) {
 	})
 }
 
+// Several requests of a client whom others ask about aren't left to as many callers of Take.
+func TestManyOfOneWhoIsBeingAskedForWaitTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := &gatedStore{Store: memory.New(nil), gate: make(chan struct{})}
+		l, err := subwindow.New(&togetherStore{manyStore: manyStore{gate}}, newWindow(t, time.Minute, 10, false), counters.Options{Policy: "p", Limit: "l", StoreTimeout: -1})
+		require.NoError(t, err)
+		r := request(at("12:00:01"), 1, 10)
+		go func() {
+			_, err := l.Take(t.Context(), r)
+			assert.NoError(t, err)
+		}()
+		synctest.Wait()
+		var taken []counters.Taken
+		asked := make(chan struct{})
+		go func() {
+			taken = takeMany(t.Context(), l, []counters.Request{r, r, r})
+			close(asked)
+		}()
+		synctest.Wait()
+		close(gate.gate)
+		<-asked
+		for i, one := range taken {
+			require.True(t, one.Done && one.Err == nil && one.Decision.Allowed)
+			assert.EqualValues(t, 8-i, one.Remaining)
+		}
+	})
+}
+
 // Of many clients others ask about, all but a few are tried again: batches
 // that overlap don't fall apart.
 func TestManyTryThoseWhoAreBusyAgain(t *testing.T) {
