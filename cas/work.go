@@ -51,11 +51,6 @@ type work[S any] struct {
 	flown   []ledger.Flown
 }
 
-// triesTogether is how many attempts of a client are made together with others:
-// one that is forestalled as often is in a race with other instances, and faster
-// alone.
-const triesTogether = 3
-
 // Begin implements ledger.Work.
 func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *batch[S]) {
 	w.a, w.client, w.batch, w.met = a, client, b, a.pace.answered > 0
@@ -118,9 +113,6 @@ func (w *work[S]) Next() ledger.Step {
 		default:
 			w.swaps = true
 			w.depart()
-		}
-		if w.attempts >= triesTogether {
-			return ledger.Apart
 		}
 		return ledger.Together
 	}
