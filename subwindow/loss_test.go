@@ -307,6 +307,48 @@ func (by way) TestWhatComesWhileALossIsMadeGood(t *testing.T) {
 	}
 }
 
+// What a process has put back beside the deletes of a reset is given back again, though it hears
+// of the reset before that is over.
+func (by way) TestWhatIsPutBackDuringAReset(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		inner := memory.New(nil)
+		now := at("12:00:01.5")
+		deleted, told, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		resets := by.newLimiter(t, &deletingStore{Store: inner, after: func() { close(deleted); <-told }}, w, 50*time.Millisecond)
+		store := &raisingStore{Store: inner, before: func() {}, after: func() {}}
+		here := by.newLimiter(t, &changedStore{store, func() { close(told); <-over }}, w, 50*time.Millisecond)
+		require.True(t, take(t, here, now, 6, 10).Allowed, name)
+		require.NoError(t, inner.Delete(t.Context(), []string{key(w, now)}))
+		store.before = func() {
+			store.before = func() {}
+			go func() {
+				assert.NoError(t, resets.Reset(t.Context(), "c", now.Add(time.Second)))
+				close(over)
+			}()
+			<-deleted
+		}
+		require.True(t, take(t, here, now, 1, 10).Allowed, name)
+		here.Flush()
+		assert.LessOrEqual(t, used(t, inner, w, now), int64(1), name)
+	}
+}
+
+// A changedStore does something after a generation is raised for the first time.
+type changedStore struct {
+	counters.Store
+	changed func()
+}
+
+func (s *changedStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	n, err := s.Store.Add(ctx, a)
+	if changed := s.changed; changed != nil && strings.HasSuffix(a.Key, "_reset") {
+		s.changed = nil
+		changed()
+	}
+	return n, err
+}
+
 // A check whose store loses again and again what is put back ends without it, be there no deadline.
 func (by way) TestAStoreThatLosesWhatIsPutBack(t *testing.T) {
 	t.Parallel()
