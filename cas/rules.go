@@ -186,9 +186,9 @@ func (l *rules[S]) wrote(state counters.State, next *transition[S], seen *snapsh
 	return read
 }
 
-// restore adds to what was seen what the process knows besides and the store has
-// lost: all of it, or what had come until the process that was the first to put
-// it back saw it last; unless a mark says that it is meant to be missing.
+// restore adds to what was seen what the process knows besides, as the store has lost it:
+// all of it; or, where another process has put back what that knew, the rest. If a mark says
+// that it is meant to be missing, restore adds nothing.
 func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
 	if !seen.exists {
 		seen.token = known.token

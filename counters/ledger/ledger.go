@@ -241,11 +241,12 @@ func (b *Book[A]) recall(r counters.Request) (d counters.Decision, known, fresh 
 // Refund takes back a request that this limiter's Take or TakeLocal has admitted
 // with the decision taken. Call it once for a decision, or for parts of it that are no more
 // together: what is beyond that is taken from others. It takes nothing back of what was
-// admitted before a reset of the client, or less than a clock skew after it; but a window
+// admitted before a reset of the client, or less than a clock skew after it. But a window
 // that hasn't heard of the reset may take it from what it has admitted alone in the same
-// slot; of what it is to give back together in a slot it gives back nothing if some of that
-// is from before the reset. The error is counters.ErrRequest, one of a store's, or of the context's. A refund that surely wasn't done by the deadline of ctx is done
-// later; Flush awaits it once. One whose outcome nobody ever learns is taken for done.
+// slot; and if some of what it is to give back together in a slot is from before the reset,
+// it gives back nothing of that. The error is counters.ErrRequest, one of a store's, or of
+// the context's. A refund that surely wasn't done by the deadline of ctx is done later; Flush
+// awaits it once. One whose outcome nobody ever learns is taken for done.
 func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {
 	c, tell, err := b.refund(r, taken)
 	if !tell {
