@@ -281,16 +281,15 @@ func (a *account[S]) releasedAlone(l *rules[S], r *counters.Request, at int64) (
 	return unknown
 }
 
-// drop forgets what was decided until then, as the client was reset. What is to be
-// given back of a state from before that isn't found any more.
+// drop forgets what was decided until then, as the client was reset.
 func (a *account[S]) drop(until int64) {
 	a.belief = nil
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
-		if d.kind == back || d.now > until {
-			return false
+		over := d.overByReset(until)
+		if over {
+			d.cost = 0
 		}
-		d.cost = 0
-		return true
+		return over
 	})
 }
 
@@ -396,7 +395,7 @@ func (a *account[S]) undone(l *rules[S], f *flight[S]) {
 		if d.flights--; d.flights > 0 || d.cost == 0 || d.there {
 			continue
 		}
-		if d.kind != back && d.now <= reset+int64(l.cfg.ClockSkew) {
+		if d.overByReset(reset + int64(l.cfg.ClockSkew)) {
 			d.cost = 0
 			a.strike(d)
 		} else {

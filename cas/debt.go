@@ -70,6 +70,12 @@ func (d *debt) giveBack(cost int64) *debt {
 	}
 }
 
+// overByReset reports whether nothing is left of d by a reset of what was decided until then.
+// What is to be given back of a state from before it isn't found any more, by itself.
+func (d *debt) overByReset(until int64) bool {
+	return d.now <= until && (d.kind != back || d.position == counters.EarliestLeases)
+}
+
 // standsForMore reports whether others are thought to have admitted something beside d.
 func (d *debt) standsForMore() bool { return d.kind == admitted && !d.old && d.renews == 0 }
 

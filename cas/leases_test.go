@@ -350,3 +350,29 @@ func TestARenewalOfAPartTakesNoMoreThanThereIs(t *testing.T) {
 	assert.True(t, ask(p[0], 7, 3, three.Receipt.Position).Allowed)
 	assert.EqualValues(t, 2, p[1].remain(at(8)))
 }
+
+// Who frees the leases that end first while the store is gone, frees none that began after a
+// reset since: neither if it surely wasn't told, nor if that is known only later.
+func TestLeasesOfAfterAResetAreNotFreedByWhatWasDueBefore(t *testing.T) {
+	for name, failure := range map[string]error{"not sent": limitertest.ErrUnsent, "unknown": counters.ErrTimeout} {
+		t.Run(name, func(t *testing.T) {
+			p := newHolders(t, 2, 5)
+			begin := time.Now()
+			at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
+			for s := range 3 {
+				require.True(t, p[0].take(at(s), 0).Allowed)
+			}
+			p[0].store.Fail(failure)
+			r := p[0].request(at(3))
+			r.Cost = 3
+			require.Error(t, p[0].l.Refund(t.Context(), r, counters.Decision{Allowed: true, Receipt: counters.Receipt{Position: counters.EarliestLeases}}))
+			require.NoError(t, p[1].l.Reset(t.Context(), "c", at(4)))
+			for s := range 4 {
+				require.True(t, p[1].take(at(5+s), 0).Allowed)
+			}
+			p[0].store.Fail(nil)
+			p[0].l.Flush()
+			assert.EqualValues(t, 1, p[0].remain(at(10)))
+		})
+	}
+}
