@@ -19,13 +19,13 @@ const (
 	slowShifts = 16
 )
 
-// Busy are the clients of a TakeMany whom others ask about. It is safe for
+// Busy counts the clients of a TakeMany whom others ask about. It is safe for
 // concurrent use; the zero value is none.
 type Busy struct{ found atomic.Int64 }
 
-// Later notes that others ask about a client, which was found so before as often
-// as tries says, and adds one to that. It reports whether the client is to be
-// tried once more; if not, it is left to Take.
+// Later notes that others ask about a client once more, and counts that in tries. It
+// reports whether the client is to be tried again; if not, as with the first FewBusy, it is
+// left to Take.
 func (b *Busy) Later(tries *int) bool {
 	*tries++
 	return *tries <= busyTries && b.found.Add(1) > FewBusy

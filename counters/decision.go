@@ -29,7 +29,7 @@ type Request struct {
 	// that are otherwise the same.
 	Limit int64
 	// Now is when the request was made, within 290 years of 1970. It decides
-	// the slot that is counted in; of a refund, Receipt.At does.
+	// the slot that is counted in; of a refund, Receipt.At does unless it is 0.
 	Now time.Time
 	// Reserved says that the cost is an estimate: any instance may give part of it back.
 	Reserved bool
@@ -126,8 +126,8 @@ type Receipt struct {
 	// it back has the Now of the one that it undoes.
 	At int64
 	// Generation is when the state that has consumed the cost began, in Unix
-	// nanoseconds, and Position where in that the cost stands: behind how much, itself
-	// included, or in a log at what time; 0 where there are no states.
+	// nanoseconds, and Position where in that the cost stands: in a bucket the total consumed
+	// by then, itself included; in a sliding log, or of a lease, a time; else 0.
 	Generation, Position int64
 	// Alone isn't nil if the cost was admitted without the store: it is what knows
 	// how the store was told, and Client whose account that is in.

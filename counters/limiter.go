@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// A Limiter decides whether a client may spend a cost now. Its errors are those of a Store
-// and mean that nothing could be decided. It is safe for concurrent use.
+// A Limiter decides whether a client may spend a cost now. Its errors are ErrRequest, a
+// Store's, the context's, or those of a leader that has panicked, or was held up by other
+// instances. After one of Take or Peek nothing was decided. It is safe for concurrent use.
 type Limiter interface {
 	// Take decides r and consumes its cost if it is admitted.
 	Take(ctx context.Context, r Request) (Decision, error)
 	// Peek decides r and consumes nothing.
 	Peek(ctx context.Context, r Request) (Decision, error)
-	// PeekLocal decides r by what the process remembers, which is at most a
-	// second old, without asking the store. It reports whether the process
-	// remembers anything. It consumes nothing.
+	// PeekLocal decides r by what the process has read within MaxStaleness, if nothing of
+	// the client is due, and reports whether it could. It asks no store and consumes nothing.
 	PeekLocal(r Request) (Decision, bool)
 	// TakeLocal decides r after a Take that failed with err, by what the process
 	// remembers, and counts it there until the store answers again. The error

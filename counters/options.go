@@ -39,8 +39,9 @@ type Options struct {
 	// ClockSkew is the largest difference between the clocks of instances. 0
 	// means DefaultClockSkew, and a negative value none.
 	ClockSkew time.Duration
-	// StoreTimeout is the longest time that a check may take, and so the latest
-	// that a count may reach the store. A refund has as long again. 0 means
+	// StoreTimeout is the longest time that a check may take, and so how late its count may
+	// reach the store: callers set the deadline of the context by it, and windows enforce it.
+	// What is told later, when nobody waits, may take longer: see Unhurried. 0 means
 	// DefaultTimeout, and a negative value that the store answers at once.
 	StoreTimeout time.Duration
 	// CountDenied makes denied requests count too.
@@ -51,10 +52,11 @@ type Options struct {
 	// Reseeded is called with the number of counters, or states, that the store
 	// had lost and that were put back, if it isn't nil. It must not call the limiter.
 	Reseeded func(n int)
-	// Batch is called with the size of each batch, if it isn't nil.
+	// Batch is called with the number of calls of one client that were answered together, if
+	// it isn't nil.
 	Batch func(size int)
-	// Refunds counts the refunds that outlive their request, if it isn't nil.
-	// Wait for it before the store is closed; a limiter's Flush does.
+	// Refunds runs what goes on after its call, if it isn't nil: refunds, and telling the
+	// store what else is due. Wait for it before the store is closed; a limiter's Flush does.
 	Refunds *Group
 	// RefundFailed is called for each refund of which nobody knows whether it was
 	// done, or was due, if it isn't nil. What should have been refunded may stay in

@@ -48,8 +48,8 @@ type Unanswered struct {
 func (u *Unanswered) Error() string { return u.Err.Error() }
 func (u *Unanswered) Unwrap() error { return u.Err }
 
-// Later has f called when the outcome is known: with nil if it was done, as soon
-// as the store takes operations again; with an ErrNotSent if it surely wasn't;
+// Later has f called when the outcome is known: with nil if it was done, and not before the
+// store takes operations again; with an ErrNotSent if it surely wasn't;
 // with any other error if nobody will ever know. If it is known already, f is
 // called at once; otherwise another goroutine calls it, one f after the other.
 func (u *Unanswered) Later(f func(err error)) {
@@ -196,7 +196,7 @@ type ManyStateStore interface {
 // A Replacement says what a StateStore's Swap is to do, or a Load.
 type Replacement struct {
 	Key string
-	Old State // without its Value, too
+	Old State // its Value isn't looked at
 	// Value replaces Old. If it is nil, what is at Key is only loaded.
 	Value []byte
 	TTL   time.Duration

@@ -7,8 +7,8 @@ import "time"
 // vanish while it matters.
 const expiryMargin = 2 * time.Second
 
-// TTL returns how long a counter must be kept that matters for the duration
-// left on this instance's clock, when it may be later by the horizon on others.
+// TTL returns how long a counter must be kept that matters for the duration left by this
+// instance's clock, and for up to the horizon longer by those of others.
 func TTL(left, horizon time.Duration) time.Duration {
 	return left + horizon + expiryMargin
 }

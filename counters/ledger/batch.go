@@ -91,7 +91,8 @@ type refund[A any] struct {
 // together of what they are refunded: a moment later, or by the next check of the client.
 // If told isn't nil, that is at once, and told is called when the store has been told, or
 // hasn't by the deadline of ctx, or with what telling it has panicked with. It must not panic.
-// Flush awaits it. Either all refunds of b have a told, or none.
+// Flush awaits it. The first of those that wait together decides how, and until when, all of
+// them are told: so either all refunds of b have a told, or none.
 func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision, told func(panicked any)) error {
 	c, tell, err := b.refund(r, taken)
 	switch {

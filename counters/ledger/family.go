@@ -46,8 +46,8 @@ type (
 // The client is locked while a method is called with its account.
 type Family[A any] interface {
 	// Recall decides r by all that the account says, be it old. It reports whether
-	// that is anything, and whether it is no older than counters.MaxStaleness,
-	// nothing is due, and no slot is left to what others have still to tell.
+	// that is anything, and whether it is fresh: no older than counters.MaxStaleness, with
+	// nothing due, and in windows no slot in which others may have still to tell something.
 	Recall(a *A, r counters.Request) (d counters.Decision, known, fresh bool)
 	// Alone decides r without the store. What it admits is due. r was part of the
 	// flight, if that isn't nil.
@@ -97,7 +97,7 @@ type Step uint8
 const (
 	Over     Step = iota // all calls are answered
 	Together             // an exchange that may go along with those of other clients
-	Apart                // one that takes more than that
+	Apart                // one by itself: it takes several operations, or must not wait for those of others
 	Waits                // nothing yet: Exchange waits, or Next is called again
 )
 
@@ -109,7 +109,8 @@ type Work[A any] interface {
 	Begin(ctx context.Context, a *A, client string, batch *Batch[A])
 	// Next answers what can be, and decides what the store is to be asked.
 	Next() Step
-	// Exchange asks the store, or waits until the work may go on. It calls nothing else.
+	// Exchange asks the store, or waits until the work may go on. The client isn't locked: it
+	// must not touch the account.
 	Exchange(ctx context.Context)
 	// Finish takes over what the store has said, and reports whether there is more
 	// to do. Without more, all calls are answered, and the flights that it returns have had

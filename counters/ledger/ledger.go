@@ -6,12 +6,19 @@
 // store must still be told. Each decision is one of these moves:
 //
 //   - With the store: the leader of the client's calls claims those that fit, has
-//     the store change for all of them at once, and deals out the answers. What it
-//     had counted and denied after all is due back.
-//   - Alone, as the store has failed: what fits is admitted, and is due.
+//     the store change for all of them at once, and deals out the answers. Windows count
+//     first and judge after: what was counted and denied after all is due back. Buckets and
+//     logs decide first and swap the state: who loses the swap decides again.
+//   - Alone, as the store has failed: what fits this process's share of what is left is
+//     admitted, and is due. See Share.
 //   - A refund: its cost is due back.
 //   - A charge: its cost is due, be there room or not.
 //   - Before the next decision with the store, what is due is told.
+//
+// Who comes first leads and can't leave. The others wait, each until its own deadline: see
+// package combiner. Who leaves before a leader has claimed its call gets ErrWithdrawn, and
+// nothing counts. Who leaves after that gets its answer if there is one, else a LeftError:
+// what the store counts of it is given back, but for what it has admitted alone since.
 //
 // A call that fails isn't admitted by its leader: if the store turns out to have counted it
 // all the same, its cost is due back. Its caller may then decide alone, by what is known, as
@@ -20,11 +27,11 @@
 // store may still count of it aren't both counted.
 //
 // An exchange under way, or without an answer, is a flight. After one without an
-// answer, what the store has is read before anything else is counted: as much of the
-// flight as was admitted alone, and may be in what was read, is taken for counted. If
-// the store tells later that it was done, or not, the difference is due. A flight is
-// known to those of its callers who weren't answered, so that what they admit alone
-// is due once, whether it was done or not.
+// answer, what the store has is read before anything else is counted. As far as the flight
+// may be in what was read, what its callers have admitted alone is taken for counted, and
+// isn't told. If the store says later that it was done, or not, the difference is due. A
+// flight is known to those of its callers who weren't answered, so that what they admit
+// alone is due once, whether it was done or not.
 //
 // A reset is a moment. Nothing that was decided before it, or up to a clock skew
 // after it, is told.
@@ -126,7 +133,7 @@ func (b *Book[A]) Peek(ctx context.Context, r counters.Request) (counters.Decisi
 		return counters.Decision{}, err
 	}
 	c := b.clients.Find(r.Client)
-	if c == nil {
+	if c == nil { // who only looks takes no room from those who are remembered
 		c = new(Client[A])
 	}
 	return b.ask(ctx, Request[A]{Request: r, Kind: Peeks, Client: c})
@@ -239,14 +246,16 @@ func (b *Book[A]) recall(r counters.Request) (d counters.Decision, known, fresh 
 }
 
 // Refund takes back a request that this limiter's Take or TakeLocal has admitted
-// with the decision taken. Call it once for a decision, or for parts of it that are no more
-// together: what is beyond that is taken from others. It takes nothing back of what was
-// admitted before a reset of the client, or less than a clock skew after it. But a window
-// that hasn't heard of the reset may take it from what it has admitted alone in the same
-// slot; and if some of what it is to give back together in a slot is from before the reset,
-// it gives back nothing of that. The error is counters.ErrRequest, one of a store's, or of
-// the context's. A refund that surely wasn't done by the deadline of ctx is done later; Flush
-// awaits it once. One whose outcome nobody ever learns is taken for done.
+// with the decision taken. Call it once for a decision, or for parts of it that add up to no
+// more: what is beyond that is taken from others. Nothing is taken back of what was admitted
+// before a reset of the client, or less than a clock skew after it. With windows there are
+// two exceptions: a process that hasn't heard of the reset may take it from what it has
+// admitted alone in the same slot; and where several refunds of a slot wait together, one
+// from before the reset cancels all.
+//
+// The error is counters.ErrRequest, one of a store's, or of the context's. A refund that
+// surely wasn't done by the deadline of ctx is done later; Flush awaits it once. One whose
+// outcome nobody ever learns is taken for done.
 func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {
 	c, tell, err := b.refund(r, taken)
 	if !tell {
@@ -329,8 +338,8 @@ func (b *Book[A]) tellLater(c *Client[A], r counters.Request) {
 }
 
 // Flush has the store told all that is due, as far as it answers, but for what exchanges
-// without an answer may still count. It returns when no refund is under way any
-// more, of no limiter that has the same Refunds.
+// without an answer may still count. It returns when nothing of that is under way any more,
+// nor any refund of a limiter with the same Refunds.
 func (b *Book[A]) Flush() { b.owing.Flush() }
 
 // Owing returns of how many clients something is due.

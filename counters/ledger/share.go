@@ -11,6 +11,10 @@ import (
 // counted between two visits of the process to the same client. A first visit tells
 // nothing: of clients that asked once all would be its own, and of those that others
 // have left to it next to nothing. It is safe for concurrent use; the zero value is all.
+//
+// While the store is away each process sees only what it admits itself. So it takes that for
+// its share of what all admit: a cost stands for cost / share. The first cost that is
+// admitted alone stands for itself, so that every process can admit one.
 type Share struct{ others, all atomic.Int32 }
 
 // Over how many counts a share is taken, about: over more for all clients than for one, as
@@ -18,7 +22,8 @@ type Share struct{ others, all atomic.Int32 }
 const (
 	ofAll    = 1 << 14
 	ofClient = 1 << 10
-	// mostNoted is what more counts at once are noted as: of some at a time the sum is an int32.
+	// mostNoted is the most that is noted at once, so that no sum overflows an int32 when
+	// several come at the same time.
 	mostNoted = 1 << 26
 )
 
@@ -27,8 +32,8 @@ func StandsFor(cost int64, share float64) int64 {
 	return int64(min(math.Ceil(float64(cost)/share), counters.MaxLimit))
 }
 
-// Note notes, in the share of all clients and in that of one, that of so many counts
-// since the process last visited that one so many were its own.
+// Note notes that of all counts of a client since the process's last visit own were its own:
+// in the share of all clients, and in the client's.
 func (s *Share) Note(client *Share, own, all int64) {
 	s.note(all-own, all, ofAll)
 	client.note(all-own, all, ofClient)
