@@ -82,9 +82,10 @@ func (a *account[S]) owe(l *rules[S], d *debt) {
 	a.due = slices.Insert(a.due, i, d)
 }
 
-// tidy makes one debt of those that no flight has and that are from the same part of
-// the time that a state lasts, or from before that, if there are many. Of leases, each of
-// which is known by its time, it drops those that have ended, and what the newest renews again.
+// tidy makes one debt of neighbours of one kind if there are more than mostDebts: of those that
+// no flight tells, and that are from the same 64th of the time that a state lasts, or older
+// than that. Leases aren't joined: it drops those that have ended, and renewals that the
+// newest debt repeats.
 func (a *account[S]) tidy(l *rules[S]) {
 	if len(a.due) <= mostDebts {
 		return
@@ -116,8 +117,8 @@ func (a *account[S]) tidy(l *rules[S]) {
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool { return d.into != nil })
 }
 
-// forgo takes what is to be given back off s, a state of that generation which the store has
-// lost, so that it isn't put back: from another one nothing is taken.
+// forgo applies the refunds that are due of a lost state, which had that generation, to s, what
+// is remembered of it, so that only the rest is put back. They aren't told any more.
 func (a *account[S]) forgo(l *rules[S], s S, generation int64) S {
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
 		lost := d.kind == back && d.generation == generation
@@ -165,7 +166,7 @@ func (a *account[S]) believe(l *rules[S], share float64) belief[S] {
 	case a.belief != nil:
 		return *a.belief
 	case len(a.due) == 0:
-		if !a.last.lasts() { // with what is due it may drain later
+		if !a.last.unexpired() { // with what is due it may drain later
 			var none S
 			a.last.decoded = none
 		}
@@ -202,13 +203,13 @@ func (a *account[S]) expects(now time.Time, within time.Duration) (expected int6
 	return a.expected, true
 }
 
-// alone reports whether others are thought to have admitted anything since the store has
-// answered.
-func (a *account[S]) alone() bool { return slices.ContainsFunc(a.due, (*debt).standsForMore) }
+// admittedAlone reports whether the process has admitted anything without the store since that
+// last answered, renewals aside: others are thought to have done so too.
+func (a *account[S]) admittedAlone() bool { return slices.ContainsFunc(a.due, (*debt).standsForMore) }
 
-// refund notes that r, which was admitted with the decision taken, is given back.
-// It reports whether that is due at once: of a flight whose outcome isn't known it
-// is when that turns out to be done.
+// refund notes that r, which was admitted with the decision taken, is given back. It reports
+// whether the store is to be told now: what a flight without an answer may have told is given
+// back once it turns out to be done.
 func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Decision) bool {
 	own, d := debtOf(taken)
 	if d == nil && a.releasedAlone(l, &r, taken.Receipt.Position) {
@@ -265,8 +266,8 @@ type leasing interface {
 	same(a, b int64) bool
 }
 
-// releasedAlone has the store not be told of the lease of r, which began then and is given
-// back by its receipt, if it was taken alone. It reports whether the store can't know it.
+// releasedAlone drops what is due of the lease that r gives back by its receipt, which began
+// then, and reports whether the store can't know that lease.
 func (a *account[S]) releasedAlone(l *rules[S], r *counters.Request, at int64) (unknown bool) {
 	p, leases := any(l.algorithm).(leasing)
 	if !leases || at == counters.EarliestLeases {

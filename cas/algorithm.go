@@ -1,7 +1,8 @@
 // Package cas limits requests by a small state per client: token bucket, leaky
-// bucket, sliding log and counting log. A pure step decides. Compare-and-swap
-// writes the new state only if nobody else has written: decisions come one
-// after the other, from whichever instance. A denial writes nothing.
+// bucket, sliding log, counting log, and how much is under way at once. A pure step
+// decides. Compare-and-swap writes the new state only if nobody else has written: decisions
+// come one after the other, from whichever instance. A denial by itself writes nothing,
+// unless denied requests count.
 //
 // The logs never admit more than the limit in a window. They trust the
 // instance's clock: if clocks differ by d, that holds for a window less d.

@@ -100,9 +100,9 @@ func (b bucket) peek(s bucketState, r counters.Request) (d counters.Decision) {
 	return d
 }
 
-// refund takes from the level what hasn't drained of d, which it has admitted, if what has
-// left the bucket since was before it: that is too little rather than too much. But no more
-// has drained of d than drains in the time since.
+// refund takes off the level what hasn't drained of d. All that has left the bucket is taken to
+// be of d or from before it, so that rather too little is given back than too much; but d has
+// lost no more than what drains in the time since.
 func (b bucket) refund(s bucketState, d *debt) bucketState {
 	if s.generation != d.generation {
 		return s
@@ -287,7 +287,7 @@ func (b *bucket) admits(level *bucketState, d *counters.Decision, r *counters.Re
 	return allowed
 }
 
-// decide puts into d what the level, as r finds it, has it told.
+// decide fills d with what the client is told of the level as r finds it.
 func (b *bucket) decide(d *counters.Decision, level *bucketState, now int64, r *counters.Request, allowed bool) {
 	capacity, lag := b.capacity(r.Limit), between(now, level.time)
 	d.Allowed = allowed

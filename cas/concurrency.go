@@ -9,7 +9,7 @@ import (
 	"weir/counters"
 )
 
-// MaxPlaces and MaxLease bound the limit and the lease of a Concurrency.
+// The bounds of a Concurrency's limit and lease.
 const (
 	MaxPlaces = 1000
 	MinLease  = time.Second
@@ -67,7 +67,7 @@ const fibonacci = 0x9e3779b97f4a7c15
 // same reports whether two times are those of one lease.
 func (p places) same(a, b int64) bool { return (a-b)%int64(grid) == 0 }
 
-// last returns the last time of a lease, which has that of a, until now.
+// last returns the latest time until now that names the lease that a names.
 func (p places) last(a, now int64) int64 {
 	ahead := (a - now) % int64(grid)
 	if ahead > 0 {
@@ -76,7 +76,7 @@ func (p places) last(a, now int64) int64 {
 	return now + ahead
 }
 
-// find returns the time of a lease in s, which has that of a, and its cost; 0 if there is none.
+// find returns the time and the cost of the lease in s that a names; 0 if there is none.
 func (p places) find(s logState, a int64) (at, cost int64) {
 	for t, cost := range s.all() {
 		if p.same(t, a) {

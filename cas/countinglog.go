@@ -311,8 +311,8 @@ func (l counting) decision(live countingState, r counters.Request, allowed bool)
 	return d
 }
 
-// fits returns the time from the state's until no more than room is in use,
-// which more is than.
+// fits returns how long it takes from the state's time until no more than room is in use; now
+// it is more.
 func (l counting) fits(s countingState, used, room int64) time.Duration {
 	excess := used - room
 	for _, e := range l.apart(s.entries) {

@@ -33,7 +33,8 @@ const (
 	back              // is given back
 )
 
-// newDebt returns r, which was decided so. In a log it may stand later than it was asked.
+// newDebt returns r, which was decided so. A sliding log may keep it at a later time than the
+// request's, its Position. (A bucket's is a total, smaller than any time of today.)
 func newDebt(r counters.Request, taken counters.Decision) *debt {
 	d := &debt{
 		now: max(r.Now.UnixNano(), taken.Receipt.Position), limit: r.Limit, renews: r.Renews, cost: r.Cost,
@@ -45,8 +46,8 @@ func newDebt(r counters.Request, taken counters.Decision) *debt {
 	return d
 }
 
-// debtOf returns what a decision was to be told as, and what stands for that now; nil if the
-// store has made it.
+// debtOf returns the debt that an admission without the store became, and the one that it
+// was merged into since, which may be itself; nil if the store has decided.
 func debtOf(taken counters.Decision) (own, d *debt) {
 	own, _ = taken.Receipt.Alone.(*debt)
 	for d = own; d != nil && d.into != nil; {
@@ -79,7 +80,7 @@ func (d *debt) overByReset(until int64) bool {
 // standsForMore reports whether others are thought to have admitted something beside d.
 func (d *debt) standsForMore() bool { return d.kind == admitted && !d.old && d.renews == 0 }
 
-// lower has it cost less, and nothing else change.
+// lower takes so much off the cost: more of the limit remains then.
 func (d *debt) lower(cost int64) { d.cost, d.remaining = d.cost-cost, d.remaining+cost }
 
 func (d *debt) mergesWith(next *debt) bool {

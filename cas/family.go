@@ -23,7 +23,7 @@ func (f *family[S]) Recall(a *account[S], r counters.Request) (d counters.Decisi
 	if !a.owes() && a.last.fresh(r.Now) {
 		return f.peek(a.last.decoded, r), true, true
 	}
-	known = a.last.lasts()
+	known = a.last.unexpired()
 	s, b := f.believed(a, &r)
 	return f.decideAlone(s, b, &r), known || slices.ContainsFunc(a.due, func(d *debt) bool { return d.kind != back }), false
 }
@@ -46,7 +46,7 @@ func (f *family[S]) believed(a *account[S], r *counters.Request) (S, belief[S]) 
 // untold returns how much others are thought to tell the store, as far as r finds it in use,
 // and whether they may. told is the state with what is due.
 func (f *family[S]) untold(a *account[S], told S, r *counters.Request) (expected int64, may bool) {
-	if expected, may = a.expects(r.Now, f.cfg.Telling()); !a.alone() {
+	if expected, may = a.expects(r.Now, f.cfg.Telling()); !a.admittedAlone() {
 		return expected, may
 	}
 	b := a.believe(&f.rules, f.shareOf(a, r))
@@ -77,7 +77,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		was = nil
 	}
 	if was != nil && was == a.flight {
-		was.leave(&r) // which isn't in its own way
+		was.leave(&r) // else it would be in its own way, as it is under way
 	}
 	s, b := f.believed(a, &r)
 	if d := f.decideAlone(s, b, &r); r.Cost == 0 || !d.Allowed && !f.cfg.CountDenied {
@@ -86,8 +86,8 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	after, d := l.step(s, r)
 	due := newDebt(r, d)
 	due.generation = 0 // it isn't consumed yet
-	if flown := was.refused(&r, due.kind); flown != nil {
-		due = flown
+	if failed := was.refused(&r, due.kind); failed != nil {
+		due = failed
 		due.lower(-r.Cost)
 	}
 	if level, drains := any(after).(bucketState); drains { // behind all that is believed to be in it
@@ -95,6 +95,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		due.now, due.generation = max(due.now, level.time), 0
 		due.remaining, due.part = d.Remaining, (window-level.part)%window
 	}
+	// Of a flight that was taken for done, or is from before a reset, learn says what is due.
 	if due.flights == 0 || was == a.flight || slices.Contains(a.flights, was) {
 		a.owe(l, due)
 		a.tidy(l)

@@ -18,14 +18,13 @@ import (
 // Concurrent checks of a client are decided in one step, in their order, so
 // that a process is one contender however many callers it has. Each attempt is
 // one round trip: it starts from the state that the process has seen last, or
-// from none, and an attempt that loses brings back the one that won. A denial
-// writes nothing, and needs no round trip at all when nothing remained within
-// counters.MaxStaleness. A client that isn't remembered any more is read again, and
+// from none, and an attempt that loses brings back the one that won. A denial by itself
+// writes nothing, unless denied requests count, and needs no round trip at all when nothing
+// remained within counters.MaxStaleness. A client that isn't remembered any more is read again, and
 // what is due of it is told all the same.
 //
-// If other instances changed the state first until the deadline, the last state
-// seen decides a Take: what it would admit is denied too, as Contended, unless
-// the client was reset meanwhile and nothing is known any more. A Refund fails
+// If other instances change the state first until the deadline, the last state
+// seen decides a Take: what it would admit is denied too, as Contended. A Refund fails
 // with ErrContended then, and is done later.
 //
 // With the decision of a Peek, at the same time, Refund can give back what a
@@ -35,8 +34,9 @@ import (
 // Clients whose requests have different limits are kept for as long as the
 // requests written last need.
 //
-// It is safe for concurrent use. Make one with NewTokenBucket, NewLeakyBucket
-// or NewSlidingLog: the zero Limiter can decide nothing, and panics.
+// It is safe for concurrent use. Make one with NewTokenBucket, NewLeakyBucket,
+// NewSlidingLog, NewCountingLog or NewConcurrency: the zero Limiter can decide nothing, and
+// panics.
 type Limiter[S any] struct {
 	ledger.ManyBook[account[S]]
 	family family[S]
@@ -46,8 +46,9 @@ type Limiter[S any] struct {
 // wait for its batch any longer has to know what the batch has seen.
 const fewestClients = 32
 
-// logViewBytes bounds the memory in which logs of clients are remembered, by how many are.
-const logViewBytes = 64 << 20
+// rememberedBytes bounds the memory in which logs are remembered, by bounding the number of
+// clients.
+const rememberedBytes = 64 << 20
 
 // init makes l a limiter by algorithm a, unless that is wrong by err. The keys of its
 // states have the name. A log takes so many bytes of memory; 0 of what isn't one.
@@ -60,7 +61,7 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], err error, 
 		return err
 	}
 	if logBytes > 0 {
-		options.Clients = min(options.Clients, int(logViewBytes/logBytes))
+		options.Clients = min(options.Clients, int(rememberedBytes/logBytes))
 	}
 	cfg.Options = options
 	l.family = family[S]{

@@ -1,7 +1,7 @@
 package cas
 
-// A limit may get entries, or lose them, while its clients have logs: each kind
-// of log reads the other's states.
+// A new policy may give a limit the option entries, or take it away, while its clients have
+// logs: each kind of log reads the other's states.
 
 // decode returns the state that encode made data of, and takes data over, or a
 // CountingLog's; any other data is errForeignState.

@@ -139,9 +139,9 @@ func (s *snapshot[S]) state() counters.State {
 	return counters.State{Version: s.token.version, Life: s.token.life}
 }
 
-// lasts reports whether the store would still have it: one of a clock that was
+// unexpired reports whether the store would still have it: one of a clock that was
 // ahead mustn't outlast it here.
-func (s *snapshot[S]) lasts() bool { return momentOf(time.Now()) <= s.expires }
+func (s *snapshot[S]) unexpired() bool { return momentOf(time.Now()) <= s.expires }
 
 // fresh reports whether denials may rely on it at now.
 func (s *snapshot[S]) fresh(now time.Time) bool {
@@ -149,9 +149,8 @@ func (s *snapshot[S]) fresh(now time.Time) bool {
 	return age >= 0 && age <= int64(counters.MaxStaleness)
 }
 
-// see puts into seen what the store has, as it was seen by the batch that next is the
-// transition of, and returns when. Mostly it is the state that this batch has written,
-// and needs no decoding.
+// see puts what the store has into seen, and returns when it did. next is the transition of
+// the batch that has asked: a state that this has written needs no decoding.
 func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot[S]) (read time.Time) {
 	read = time.Now()
 	*seen = snapshot[S]{
@@ -175,7 +174,8 @@ func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot
 	return read
 }
 
-// wrote does so after a swap that was done.
+// wrote is see after a swap that was done: if something else is there by now, what was written
+// counts as known, and may be lost.
 func (l *rules[S]) wrote(state counters.State, next *transition[S], seen *snapshot[S]) (read time.Time) {
 	read = l.see(state, next, seen)
 	if !bytes.Equal(state.Value, next.value) { // it may be lost by now
@@ -186,14 +186,13 @@ func (l *rules[S]) wrote(state counters.State, next *transition[S], seen *snapsh
 	return read
 }
 
-// restore adds to what was seen what the process knows besides, as the store has lost it:
-// all of it; or, where another process has put back what that knew, the rest. If a mark says
-// that it is meant to be missing, restore adds nothing.
+// restore adds to seen what known has and the store has lost, unless a mark says that it was
+// taken out on purpose: by a reset, or by a refund. What it adds to gets a new putBack.
 func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
 	if !seen.exists {
 		seen.token = known.token
 	}
-	if !known.lasts() || seen.origin.newer(known.origin) {
+	if !known.unexpired() || seen.origin.newer(known.origin) {
 		return
 	}
 	generation, at := l.began(known.decoded)

@@ -101,7 +101,7 @@ func (w *work[S]) Next() ledger.Step {
 		}
 		w.decide(tells < len(w.calls), peeks+tells < len(w.calls))
 		switch {
-		case !w.next.changed:
+		case !w.next.changed: // read, if what was seen is old, or something remains that others may have taken
 			if w.asked || peeks == 0 && w.a.last.fresh(w.next.latest.Now) && w.full() {
 				w.answer(nil)
 				return ledger.Over
@@ -127,7 +127,8 @@ func (w *work[S]) looksFirst() bool {
 // gather finds the calls to be answered, and counts those that tell and peek.
 func (w *work[S]) gather() (tells, peeks int) {
 	calls := w.batch.Calls()
-	// Who comes later would have less time left than by leading a batch.
+	// Once less than half of the time was left at the last answer, who comes later does better
+	// by a batch of its own.
 	if w.joins && w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 {
 		calls = w.batch.Join()
 	}
@@ -150,8 +151,8 @@ func (w *work[S]) gather() (tells, peeks int) {
 	return tells, peeks
 }
 
-// awaitsTurn reports whether it isn't yet the process's turn: who comes first
-// takes turns.
+// awaitsTurn has the process wait before its first attempt if it isn't its turn, see pace,
+// and reports whether it must.
 func (w *work[S]) awaitsTurn() bool {
 	if w.asked || !w.turn.IsZero() {
 		return false
@@ -199,17 +200,17 @@ func (w *work[S]) decide(asks, take bool) {
 	a, l, next := w.a, &w.rules, &w.next
 	next.origin, next.changed, next.admitted = a.last.origin, a.owes() || take && a.last.lost, 0
 	next.to = l.clone(a.last.decoded)
-	w.tell()
+	w.tellNext()
 	next.expected, next.shared = w.untold(a, next.to, next.latest)
 	if asks { // what is due is told as of when it was decided, which may be behind others' clocks
-		w.heal(take)
+		w.healNext(take)
 	}
 	for _, call := range w.calls {
 		q := &call.Request
 		if q.Kind != ledger.Takes {
 			continue
 		}
-		if w.expects(call) {
+		if w.denyForOthers(call) {
 			continue
 		}
 		next.to, call.Result = l.step(next.to, q.Request)
@@ -221,12 +222,12 @@ func (w *work[S]) decide(asks, take bool) {
 		}
 	}
 	if next.changed {
-		w.encode()
+		w.encodeNext()
 	}
 }
 
-// heal has the next state be no later than now, and be written if some calls take.
-func (w *work[S]) heal(take bool) {
+// healNext has the next state be no later than now, and be written if some calls take.
+func (w *work[S]) healNext(take bool) {
 	var ahead time.Duration
 	if w.next.to, ahead = w.rules.heal(w.next.to, w.next.latest.Now); ahead > 0 && take {
 		w.next.changed = true
@@ -236,9 +237,9 @@ func (w *work[S]) heal(take bool) {
 	}
 }
 
-// expects reports whether a call is denied because of what the others are thought to
-// have still to tell the store, and to admit meanwhile. A lease that is held is no less so.
-func (w *work[S]) expects(call *call[S]) bool {
+// denyForOthers denies a call that doesn't fit beside what the others are thought to the others are thought to
+// have still to tell the store, and to admit meanwhile. A renewal isn't: its lease is held.
+func (w *work[S]) denyForOthers(call *call[S]) bool {
 	expected := w.expected()
 	if !w.next.shared || w.cfg.CountDenied || call.Request.Renews != 0 {
 		return false
@@ -266,8 +267,9 @@ func (w *work[S]) expected() int64 {
 	return next.expected + ledger.StandsFor(next.admitted, w.shareOf(w.a, next.latest)) - next.admitted
 }
 
-// tell has the next state be told of what is due. What it misses then isn't lost.
-func (w *work[S]) tell() {
+// tellNext has the next state be told of what is due. A refund leaves a mark in it, so that
+// nobody takes what it took out for lost.
+func (w *work[S]) tellNext() {
 	next := &w.next
 	generation, at := w.began(next.to)
 	for _, d := range w.a.due {
@@ -278,9 +280,9 @@ func (w *work[S]) tell() {
 	next.to = w.rules.tell(next.to, w.a.due...)
 }
 
-// encode has the next state be what is written, and live for as long as it
+// encodeNext has the next state be what is written, and live for as long as it
 // matters.
-func (w *work[S]) encode() {
+func (w *work[S]) encodeNext() {
 	l, next := &w.rules, &w.next
 	ttl := next.origin.left(next.latest.Now)
 	if ttl <= 0 {
@@ -302,7 +304,7 @@ func (w *work[S]) encode() {
 // depart has the flight begin that tells the store of the next state.
 func (w *work[S]) depart() {
 	a, f, next := w.a, w.flight, &w.next
-	// Callers who have left may look whose it is.
+	// f.of stays, as a caller who has left may be reading it.
 	f.calls, f.told, f.value, f.latest, f.awaited, f.done = f.calls[:0], nil, next.value, math.MinInt64, false, false
 	f.generation, _ = w.began(next.to)
 	for _, call := range w.calls {
@@ -404,7 +406,7 @@ func (w *work[S]) forestalled() bool {
 // was one. It returns the time of the answer.
 func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	a, l, next := w.a, &w.rules, &w.next
-	if a.alone() {
+	if a.admittedAlone() {
 		a.expected, _ = w.untold(a, l.tell(l.clone(a.last.decoded), a.due...), next.latest)
 		a.from = next.latest.Now.UnixNano()
 	}
@@ -416,7 +418,7 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 		a.undone(l, f)
 	}
 	switch {
-	case a.last.origin.reset > w.reset: // the answer is from before a reset
+	case a.last.origin.reset > w.reset: // by this process: what was found, or written, may be from before it
 		return time.Now()
 	case w.swapped:
 		before := a.last.decoded
@@ -465,7 +467,7 @@ func (w *work[S]) fail(f *flight[S]) {
 		w.a.unanswered(&w.rules, f, late != nil)
 		err = ledger.Failed(err, f)
 	}
-	// They have taken time that the store might have answered in.
+	// The other instances have taken the time in which the store might have answered.
 	if w.heldUp && errors.Is(err, counters.ErrTimeout) {
 		err = fmt.Errorf("%w: %w", ErrContended, err)
 	}
@@ -500,8 +502,8 @@ func (w *work[S]) answer(err error) {
 	}
 }
 
-// abandoned has what the store has consumed for a caller that didn't wait be given
-// back, unless it has taken the decision.
+// abandoned gives back what the store has consumed for a caller that has left. If that has
+// decided alone since, its call isn't in the flight any more, and did has settled it.
 func (w *work[S]) abandoned(call *call[S]) {
 	w.shared = true
 	if !w.swapped || call.Request.Kind != ledger.Takes || !call.Result.Allowed {
