@@ -27,7 +27,7 @@ type account[S any] struct {
 	flights []*flight[S]
 	// flight is under way to the store; nil if none is.
 	flight *flight[S]
-	visits ledger.Share
+	share  ledger.Share // how much of the client's counts is this process's own
 	// expected is what the others are thought to have still to tell the store, as of
 	// from, in Unix nanoseconds; that ends with Options.Telling.
 	expected, from int64
@@ -36,9 +36,9 @@ type account[S any] struct {
 // A flight is what the store is told in one attempt to swap the state. A batch fills
 // the same one anew for each attempt.
 type flight[S any] struct {
-	of    *account[S]
-	calls []*call[S] // that it consumes, while it is under way
-	told  []told     // what else it tells, and once it had no answer what was refused
+	account *account[S]
+	calls   []*call[S] // that it consumes, while it is under way
+	told    []told     // what else it tells, and once it had no answer what it consumes
 	// value is what the store has if it is done, a state of that generation.
 	value      []byte
 	generation int64
@@ -410,7 +410,7 @@ func (a *account[S]) undone(l *rules[S], f *flight[S]) {
 // one may still come.
 func (a *account[S]) unanswered(l *rules[S], f *flight[S], awaited bool) {
 	for _, call := range f.calls {
-		f.refuse(call)
+		f.failCall(call)
 	}
 	f.calls, f.awaited = nil, awaited
 	if len(a.flights) < mostFlights {
@@ -420,8 +420,8 @@ func (a *account[S]) unanswered(l *rules[S], f *flight[S], awaited bool) {
 	}
 }
 
-// refuse has a call that f consumes given back if it is done.
-func (f *flight[S]) refuse(call *call[S]) {
+// failCall has a call that f consumes given back if it is done.
+func (f *flight[S]) failCall(call *call[S]) {
 	d := newDebt(call.Request.Request, call.Result)
 	d.lower(d.cost)
 	d.flights = 1
@@ -432,14 +432,14 @@ func (f *flight[S]) refuse(call *call[S]) {
 func (f *flight[S]) leave(r *counters.Request) {
 	left := func(call *call[S]) bool { return call.Request.Request == *r && call.Left() }
 	if i := slices.IndexFunc(f.calls, left); i >= 0 {
-		f.refuse(f.calls[i])
+		f.failCall(f.calls[i])
 		f.calls = slices.Delete(f.calls, i, i+1)
 	}
 }
 
-// refused returns the debt of a caller that was refused r, which f may have done; nil
+// failed returns the debt of a caller of r that got no answer, which f may have done; nil
 // if there is none, or f is.
-func (f *flight[S]) refused(r *counters.Request, kind debtKind) *debt {
+func (f *flight[S]) failed(r *counters.Request, kind debtKind) *debt {
 	if f == nil {
 		return nil
 	}

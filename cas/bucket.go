@@ -86,7 +86,7 @@ func (b *bucket) consume(level *bucketState, d *counters.Decision, now int64, r 
 		d.Receipt.Generation, d.Receipt.Position = level.generation, level.total
 	case b.countDenied:
 		changed = true
-		b.owe(level, r.Cost, 0, r.Limit)
+		b.raise(level, r.Cost, 0, r.Limit)
 		level.total += r.Cost
 	}
 	b.decide(d, level, now, r, allowed)
@@ -131,11 +131,11 @@ func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
 	b.drain(&s, newest.now, newest.limit)
 	for _, d := range debts {
 		left := b.undrained(d, s.time, 0)
-		b.owe(&s, left.whole, left.part, d.limit)
+		b.raise(&s, left.whole, left.part, d.limit)
 		s.total += d.cost
 		b.advance(&inTurn, d.now, d.limit)
 		left = b.undrained(d, inTurn.time, -counters.MaxLimit)
-		b.owe(&inTurn, left.whole, left.part, d.limit)
+		b.raise(&inTurn, left.whole, left.part, d.limit)
 	}
 	if inTurn.exceeds(&s) {
 		inTurn.total = s.total
@@ -147,8 +147,8 @@ func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
 	return s
 }
 
-// owe raises the level by whole + part/window, be it above the capacity.
-func (b *bucket) owe(s *bucketState, whole, part, limit int64) {
+// raise lifts the level by whole + part/window, be it above the capacity.
+func (b *bucket) raise(s *bucketState, whole, part, limit int64) {
 	capacity := b.capacity(limit)
 	most := min(capacity+max(s.debt, whole, limit), counters.MaxLimit)
 	s.whole += whole

@@ -109,7 +109,7 @@ func (l counting) admits(used int64, r *counters.Request) bool {
 // from the oldest entries that may have it or come before it: what stays may
 // leave later than it should, never sooner.
 func (l counting) refund(s countingState, d *debt) countingState {
-	if s.generation != d.generation || l.left(d.now, s.time) {
+	if s.generation != d.generation || l.outside(d.now, s.time) {
 		return s
 	}
 	s.entries = l.without(s, d.now, d.cost)
@@ -206,7 +206,7 @@ func (l counting) lasts() time.Duration { return l.window + time.Duration(l.grai
 // It is of the generation of the first of the two states that has one.
 func (l counting) of(entries []counted, limit int64, first, second countingState) countingState {
 	s := countingState{generation: first.generation, time: max(first.time, second.time)}
-	s.entries = l.inOrder(slices.DeleteFunc(entries, func(e counted) bool { return l.left(e.last, s.time) }))
+	s.entries = l.inOrder(slices.DeleteFunc(entries, func(e counted) bool { return l.outside(e.last, s.time) }))
 	if len(s.entries) == 0 {
 		return countingState{}
 	}
@@ -250,7 +250,7 @@ func (l counting) live(s countingState, r counters.Request) (live countingState,
 	now := r.Now.UnixNano()
 	if len(s.entries) > 0 {
 		s.time = max(s.time, now)
-		for len(s.entries) > 0 && l.left(s.entries[0].last, s.time) {
+		for len(s.entries) > 0 && l.outside(s.entries[0].last, s.time) {
 			s.entries = s.entries[1:]
 		}
 	}
@@ -271,16 +271,16 @@ func (l counting) used(entries []counted, now int64) (used int64) {
 
 func (l counting) inUse(e counted, now int64) int64 {
 	switch {
-	case l.left(e.last, now):
+	case l.outside(e.last, now):
 		return 0
-	case e.cost > 1 && l.left(e.first, now):
+	case e.cost > 1 && l.outside(e.first, now):
 		return e.cost - 1
 	}
 	return e.cost
 }
 
-// left reports whether a time has left the window that ends now.
-func (l counting) left(t, now int64) bool { return t <= now && between(t, now) >= uint64(l.window) }
+// outside reports whether a time isn't in the window that ends now any more.
+func (l counting) outside(t, now int64) bool { return t <= now && between(t, now) >= uint64(l.window) }
 
 // leaves returns the time from now until t leaves the window; 0 if it has.
 func (l counting) leaves(t, now int64) time.Duration {
@@ -317,7 +317,7 @@ func (l counting) fits(s countingState, used, room int64) time.Duration {
 	excess := used - room
 	for _, e := range l.apart(s.entries) {
 		rest := l.inUse(e, s.time)
-		if e.cost > 1 && !l.left(e.first, s.time) {
+		if e.cost > 1 && !l.outside(e.first, s.time) {
 			rest--
 			if excess--; excess <= 0 {
 				return l.leaves(e.first, s.time)

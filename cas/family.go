@@ -30,7 +30,7 @@ func (f *family[S]) Recall(a *account[S], r counters.Request) (d counters.Decisi
 
 // shareOf returns the process's share of the client of r.
 func (f *family[S]) shareOf(a *account[S], r *counters.Request) float64 {
-	return f.book.Of(&a.visits, r.Cost)
+	return f.book.Of(&a.share, r.Cost)
 }
 
 // believed returns the state by which r is decided alone, and the belief in it.
@@ -70,10 +70,10 @@ func (f *family[S]) decideAlone(s S, b belief[S], r *counters.Request) counters.
 }
 
 // Alone implements ledger.Family.
-func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.Decision {
+func (f *family[S]) Alone(a *account[S], r counters.Request, ref any) counters.Decision {
 	l := &f.rules
-	was, _ := of.(*flight[S])
-	if was != nil && was.of != a { // that has made room for another client's
+	was, _ := ref.(*flight[S])
+	if was != nil && was.account != a { // that has made room for another client's
 		was = nil
 	}
 	if was != nil && was == a.flight {
@@ -86,7 +86,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	after, d := l.step(s, r)
 	due := newDebt(r, d)
 	due.generation = 0 // it isn't consumed yet
-	if failed := was.refused(&r, due.kind); failed != nil {
+	if failed := was.failed(&r, due.kind); failed != nil {
 		due = failed
 		due.lower(-r.Cost)
 	}
@@ -136,6 +136,6 @@ func (f *family[S]) Charge(a *account[S], r counters.Request) {
 func (f *family[S]) Owes(a *account[S]) bool { return a.owes() }
 
 // Learn implements ledger.Family.
-func (f *family[S]) Learn(a *account[S], of any, o ledger.Outcome) {
-	a.learn(&f.rules, of.(*flight[S]), o)
+func (f *family[S]) Learn(a *account[S], ref any, o ledger.Outcome) {
+	a.learn(&f.rules, ref.(*flight[S]), o)
 }

@@ -13,9 +13,9 @@ type pace struct {
 	turn      moment
 	pause     float64
 	roundTrip time.Duration
-	// answered is when it has won last, and streak since when it has done so at
+	// lastWin is when it has won last, and streak since when it has done so at
 	// each first attempt, without a pause.
-	answered, streak moment
+	lastWin, streak moment
 	// heldUp is when another instance has come first, or the process has waited
 	// long for its turn.
 	heldUp time.Time
@@ -51,8 +51,8 @@ func (p *pace) won(attempts int, roundTrip time.Duration, at time.Time) {
 	// none loses for long. One win changes little, as who was unlucky shouldn't
 	// pause longer than the others too; but who doesn't pause yet begins at
 	// once, lest it beat the same ones again and again.
-	period := time.Duration(now - p.answered)
-	p.answered = now
+	period := time.Duration(now - p.lastWin)
+	p.lastWin = now
 	lost := float64(attempts - 1)
 	p.pause = max(p.pause+0.2*(2*lost-p.pause), min(lost, p.pause+2))
 	p.turn = 0

@@ -33,16 +33,16 @@ type work[S any] struct {
 	// lost a race. A failed guess from a stale snapshot, or from none, isn't
 	// counted as a lost race.
 	attempts, lost int
-	met            bool // the process had written the client's state before: who only looks tells nothing of its share
+	wroteBefore    bool // the process had written the client's state before: who only looks tells nothing of its share
 
 	// Of the attempt under way.
-	next   transition[S]
-	swaps  bool           // or it only loads
-	old    counters.State // that it replaces
-	size   int            // of that
-	reset  int64          // when the client was last reset before it, as far as is known
-	flight *flight[S]
-	shared bool // a caller or the store may refer to the flight
+	next    transition[S]
+	swaps   bool           // or it only loads
+	old     counters.State // that it replaces
+	size    int            // of that
+	reset   int64          // when the client was last reset before it, as far as is known
+	flight  *flight[S]
+	escaped bool // a caller or the store may refer to the flight
 
 	// What the store has said.
 	now     counters.State
@@ -53,14 +53,14 @@ type work[S any] struct {
 
 // Begin implements ledger.Work.
 func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *batch[S]) {
-	w.a, w.client, w.batch, w.met = a, client, b, a.pace.answered > 0
+	w.a, w.client, w.batch, w.wroteBefore = a, client, b, a.pace.lastWin > 0
 	var ok bool
 	if w.deadline, ok = ctx.Deadline(); !ok {
 		w.deadline = time.Now().Add(counters.DefaultTimeout)
 	}
 	w.joins = slices.ContainsFunc(b.Calls(), func(call *call[S]) bool { return call.Request.Kind != ledger.Peeks })
 	if w.flight != nil { // nobody else refers to it
-		w.flight.of = a
+		w.flight.account = a
 	}
 }
 
@@ -70,7 +70,7 @@ func (w *work[S]) End() {
 		w.a.flight = nil
 		w.a.unanswered(&w.rules, f, false)
 	}
-	if w.shared { // after a panic nobody uses w
+	if w.escaped { // after a panic nobody uses w
 		w.flight, w.next.value = nil, nil
 	}
 	clear(w.calls)
@@ -135,7 +135,7 @@ func (w *work[S]) gather() (tells, peeks int) {
 	w.calls, w.next.latest, w.next.changed = w.calls[:0], nil, false
 	for _, call := range calls {
 		if call.Left() {
-			w.shared = true
+			w.escaped = true
 			continue
 		}
 		if r := &call.Request.Request; w.next.latest == nil || r.Now.After(w.next.latest.Now) {
@@ -179,7 +179,7 @@ func (w *work[S]) full() bool {
 // still there.
 func (w *work[S]) claim() bool {
 	if w.flight == nil {
-		w.flight = &flight[S]{of: w.a}
+		w.flight = &flight[S]{account: w.a}
 	}
 	all := true
 	for _, call := range w.calls {
@@ -201,7 +201,7 @@ func (w *work[S]) decide(asks, take bool) {
 	next.origin, next.changed, next.admitted = a.last.origin, a.owes() || take && a.last.lost, 0
 	next.to = l.clone(a.last.decoded)
 	w.tellNext()
-	next.expected, next.shared = w.untold(a, next.to, next.latest)
+	next.expected, next.mayTell = w.untold(a, next.to, next.latest)
 	if asks { // what is due is told as of when it was decided, which may be behind others' clocks
 		w.healNext(take)
 	}
@@ -241,7 +241,7 @@ func (w *work[S]) healNext(take bool) {
 // have still to tell the store, and to admit meanwhile. A renewal isn't: its lease is held.
 func (w *work[S]) denyForOthers(call *call[S]) bool {
 	expected := w.expected()
-	if !w.next.shared || w.cfg.CountDenied || call.Request.Renews != 0 {
+	if !w.next.mayTell || w.cfg.CountDenied || call.Request.Renews != 0 {
 		return false
 	}
 	r := call.Request.Request
@@ -261,7 +261,7 @@ func (w *work[S]) denyForOthers(call *call[S]) bool {
 // have, what is admitted stands for what they admit too, as it does alone.
 func (w *work[S]) expected() int64 {
 	next := &w.next
-	if !next.shared {
+	if !next.mayTell {
 		return 0
 	}
 	return next.expected + ledger.StandsFor(next.admitted, w.shareOf(w.a, next.latest)) - next.admitted
@@ -304,7 +304,7 @@ func (w *work[S]) encodeNext() {
 // depart has the flight begin that tells the store of the next state.
 func (w *work[S]) depart() {
 	a, f, next := w.a, w.flight, &w.next
-	// f.of stays, as a caller who has left may be reading it.
+	// f.account stays, as a caller who has left may be reading it.
 	f.calls, f.told, f.value, f.latest, f.awaited, f.done = f.calls[:0], nil, next.value, math.MinInt64, false, false
 	f.generation, _ = w.began(next.to)
 	for _, call := range w.calls {
@@ -426,9 +426,9 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 		if expected := w.expected(); expected > 0 {
 			a.expected = expected
 		}
-		if w.met && w.old.Exists() { // else what others have consumed before may be gone
+		if w.wroteBefore && w.old.Exists() { // else what others have consumed before may be gone
 			own := l.since(before, next.to, *next.latest)
-			w.book.Note(&a.visits, own, own)
+			w.book.Note(&a.share, own, own)
 		}
 		a.landed(l, f)
 	default:
@@ -441,8 +441,8 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 		l.restore(&seen, &a.last, *next.latest)
 		if len(a.flights) == 0 {
 			more := l.since(a.last.decoded, seen.decoded, *next.latest)
-			if a.expected = max(0, a.expected-more); w.met {
-				w.book.Note(&a.visits, 0, more)
+			if a.expected = max(0, a.expected-more); w.wroteBefore {
+				w.book.Note(&a.share, 0, more)
 			}
 		}
 		a.see(l, &seen, w.now.Value)
@@ -457,13 +457,13 @@ func (w *work[S]) fail(f *flight[S]) {
 	case !w.swaps:
 		err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	case ledger.OutcomeOf(err) == ledger.NotDone:
-		w.shared = true
+		w.escaped = true
 		w.a.undone(&w.rules, f)
 	default:
 		if errors.As(err, &late) {
 			w.flown = append(w.flown, ledger.Flown{Flight: f, Late: late})
 		}
-		w.shared = true
+		w.escaped = true
 		w.a.unanswered(&w.rules, f, late != nil)
 		err = ledger.Failed(err, f)
 	}
@@ -505,7 +505,7 @@ func (w *work[S]) answer(err error) {
 // abandoned gives back what the store has consumed for a caller that has left. If that has
 // decided alone since, its call isn't in the flight any more, and did has settled it.
 func (w *work[S]) abandoned(call *call[S]) {
-	w.shared = true
+	w.escaped = true
 	if !w.swapped || call.Request.Kind != ledger.Takes || !call.Result.Allowed {
 		return
 	}

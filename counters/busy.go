@@ -23,10 +23,10 @@ const (
 // concurrent use; the zero value is none.
 type Busy struct{ found atomic.Int64 }
 
-// Later notes that others ask about a client once more, and counts that in tries. It
+// TryAgain notes that others ask about a client once more, and counts that in tries. It
 // reports whether the client is to be tried again; if not, as with the first FewBusy, it is
 // left to Take.
-func (b *Busy) Later(tries *int) bool {
+func (b *Busy) TryAgain(tries *int) bool {
 	*tries++
 	return *tries <= busyTries && b.found.Add(1) > FewBusy
 }

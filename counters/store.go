@@ -48,11 +48,11 @@ type Unanswered struct {
 func (u *Unanswered) Error() string { return u.Err.Error() }
 func (u *Unanswered) Unwrap() error { return u.Err }
 
-// Later has f called when the outcome is known: with nil if it was done, and not before the
+// WhenKnown has f called when the outcome is known: with nil if it was done, and not before the
 // store takes operations again; with an ErrNotSent if it surely wasn't;
 // with any other error if nobody will ever know. If it is known already, f is
 // called at once; otherwise another goroutine calls it, one f after the other.
-func (u *Unanswered) Later(f func(err error)) {
+func (u *Unanswered) WhenKnown(f func(err error)) {
 	u.mu.Lock()
 	first, known, outcome := u.later == nil, u.known, u.outcome
 	if !known {

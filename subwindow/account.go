@@ -68,7 +68,7 @@ type account struct {
 	// Slots from first to final were read, and change only with the generation.
 	first, final int64
 
-	visits          ledger.Share
+	share           ledger.Share
 	flight          *flight // under way
 	owed            *debts
 	size            int32 // how many slots there are; 0 if nothing is known
@@ -458,9 +458,9 @@ func (a *account) forgo(asked due, value int64) {
 	a.owe(asked.bucket, -cost, 0)
 }
 
-// land notes that the slot of flights was read: what it has beyond what was before them is
+// noteRead notes that the slot of flights was read: what it has beyond what was before them is
 // taken for theirs, and isn't due any more.
-func (a *account) land(bucket, value int64) {
+func (a *account) noteRead(bucket, value int64) {
 	for _, f := range a.flights() {
 		if f.bucket != bucket || f.seen {
 			continue

@@ -67,13 +67,13 @@ func standing(r counters.Request, cost int64) *counters.Request {
 }
 
 // Alone implements ledger.Family.
-func (f *family) Alone(a *account, r counters.Request, of any) counters.Decision {
+func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decision {
 	p := f.window.place(r.Now)
 	a.reach(p, f.kept)
 	a.forget(f.window, p.now)
 	var few [16]int64
 	use := a.believe(p, few[:0])
-	flown, _ := of.(*flight)
+	flown, _ := ref.(*flight)
 	if !a.awaits(flown) {
 		flown = nil
 	}
@@ -82,7 +82,7 @@ func (f *family) Alone(a *account, r counters.Request, of any) counters.Decision
 	}
 	d := f.decideAlone(a, use, p, &r)
 	if r.Cost > 0 && (d.Allowed || f.options.CountDenied) {
-		a.oweAlone(p.bucket, r.Cost, p.now, f.book.Of(&a.visits, r.Cost))
+		a.oweAlone(p.bucket, r.Cost, p.now, f.book.Of(&a.share, r.Cost))
 		if r.Reserved { // from when it is told on any process may give it back
 			a.at(p.bucket).own -= r.Cost
 		}
@@ -121,7 +121,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 func (f *family) Charge(a *account, r counters.Request) {
 	p := f.window.place(r.Now)
 	a.reach(p, f.kept)
-	a.owesFrom(f.book.Of(&a.visits, r.Cost))
+	a.owesFrom(f.book.Of(&a.share, r.Cost))
 	a.owe(p.bucket, r.Cost, p.now)
 }
 
@@ -129,8 +129,8 @@ func (f *family) Charge(a *account, r counters.Request) {
 func (f *family) Owes(a *account) bool { return a.owes() }
 
 // Learn implements ledger.Family.
-func (f *family) Learn(a *account, of any, o ledger.Outcome) {
-	flown := of.(*flight)
+func (f *family) Learn(a *account, ref any, o ledger.Outcome) {
+	flown := ref.(*flight)
 	if flown.outcome != ledger.Pending {
 		return
 	}

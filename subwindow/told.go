@@ -27,8 +27,8 @@ func (w *work) tally(n int64) {
 // notes whose it is, and returns how much is missing.
 func (w *work) see(bucket, value int64, lasting bool, own int64) (missing int64) {
 	others, missing := w.a.see(bucket, value, lasting, w.reset())
-	if w.met && bucket >= w.a.first {
-		w.book.Note(&w.a.visits, own, own+others)
+	if w.countedBefore && bucket >= w.a.first {
+		w.book.Note(&w.a.share, own, own+others)
 	}
 	return missing
 }
@@ -55,7 +55,7 @@ func (w *work) verify() (reset bool) {
 		if s := a.at(w.bucket); w.counted {
 			s.count, s.own = w.sum, w.sum
 		}
-		reset, w.met = true, false // what is there may be its own
+		reset, w.countedBefore = true, false // what is there may be its own
 	case generation != a.generation:
 		a.doubtful = true
 	}
@@ -75,7 +75,7 @@ func (w *work) fillSlots() {
 	for i, bucket := range w.buckets {
 		missing := w.see(bucket, read[i], bucket >= w.lasting, 0)
 		if w.all {
-			a.land(bucket, read[i])
+			a.noteRead(bucket, read[i])
 		}
 		switch {
 		case missing == 0:
@@ -108,7 +108,7 @@ func (w *work) repaired(generation int64) {
 	if resetAt(generation) > resetAt(w.generation) { // what was put back is from before a reset
 		if resetAt(generation) > resetAt(a.generation) {
 			a.become(generation, w.options.ClockSkew)
-			w.met = false
+			w.countedBefore = false
 		}
 		for _, l := range lost {
 			// If there is more, others have counted since, and nothing may have been put back.

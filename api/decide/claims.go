@@ -95,7 +95,7 @@ func (c *Claims) outcome(q *claim, id []byte, now counters.State, first bool, er
 		return first || bytes.Equal(now.Value, id), nil
 	}
 	if unanswered := (*counters.Unanswered)(nil); errors.As(err, &unanswered) {
-		unanswered.Later(func(err error) {
+		unanswered.WhenKnown(func(err error) {
 			if err == nil {
 				c.Late.Go(q.by.late)
 			}

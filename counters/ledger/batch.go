@@ -240,7 +240,7 @@ func (m *Many[A]) Begin(i int) (_ Work[A], turn counters.Turn) {
 		r := &m.requests[c.number]
 		c.batch = m.combiner.Begin(r.Client, Request[A]{Request: *r, Kind: m.kind, Client: c.client})
 		if c.batch == nil {
-			if m.busy.Later(&c.tries) {
+			if m.busy.TryAgain(&c.tries) {
 				return nil, counters.Later
 			}
 			if len(c.more) > 0 {

@@ -419,7 +419,7 @@ func (b *Book[A]) finishLocked(c *Client[A], w Work[A]) (bool, []Flown) {
 // await has the account told of a flight when the store tells.
 func (b *Book[A]) await(c *Client[A], r *counters.Request, f Flown) {
 	began, due := time.Now(), *r
-	f.Late.Later(func(err error) {
+	f.Late.WhenKnown(func(err error) {
 		due.Now = due.Now.Add(time.Since(began))
 		b.learn(c, due, f.Flight, OutcomeOf(err))
 	})

@@ -474,7 +474,7 @@ func (c *client) unansweredTogether(err error, performed func(reply []byte) bool
 	}
 	return func(number int) error {
 		return &counters.Unanswered{Err: err, Await: func(f func(err error)) {
-			all.Later(func(err error) {
+			all.WhenKnown(func(err error) {
 				if err == nil && !performed(conn.Reply(number)) {
 					err = counters.ErrNotSent
 				}

@@ -19,7 +19,7 @@ func outcome(t *testing.T, err error) chan error {
 	var unanswered *counters.Unanswered
 	require.ErrorAs(t, err, &unanswered)
 	told := make(chan error, 1)
-	unanswered.Later(func(err error) { told <- err })
+	unanswered.WhenKnown(func(err error) { told <- err })
 	return told
 }
 

@@ -592,7 +592,7 @@ func TestOutcomesFromAServerThatHasLeft(t *testing.T) {
 	}
 	a.Pause()
 	told := make(chan error, 1)
-	fail().Later(func(err error) { told <- err })
+	fail().WhenKnown(func(err error) { told <- err })
 	cs.breaker.note(down, context.DeadlineExceeded)
 	publish(t, s, z, b)
 	require.Empty(t, told)
@@ -607,7 +607,7 @@ func TestOutcomesFromAServerThatHasLeft(t *testing.T) {
 	publish(t, s, z, a)
 	<-cs.unused
 	require.NoError(t, cs.single.pool.Close(), "as it is anyway")
-	late.Later(func(err error) { told <- err })
+	late.WhenKnown(func(err error) { told <- err })
 	err := <-told
 	require.ErrorIs(t, err, counters.ErrUnavailable)
 	require.NotErrorIs(t, err, counters.ErrNotSent)

@@ -45,7 +45,7 @@ func (w *world) postpone(o *operation) error {
 	if known := w.becomes(o); !at.After(time.Now()) && r.IntN(2) == 0 && !w.mustWait(o, known) && !w.broken.tellsNobody {
 		w.tells(o, known)
 		l.Await = func(f func(err error)) { f(known) }
-		l.Later(func(error) {}) // who asks next finds it known
+		l.WhenKnown(func(error) {}) // who asks next finds it known
 		return &l.Unanswered
 	}
 	l.Await = func(f func(err error)) {

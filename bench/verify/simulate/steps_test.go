@@ -121,8 +121,8 @@ var steps = []fix{
 		"			if !f.awaited {",
 		"			if !f.awaited || BUG {"}, nil},
 	{"a flight that others refer to is used again", "reason", takeOut{"cas/work.go",
-		"	if w.shared { // after",
-		"	if w.shared && !BUG { // after"}, nil},
+		"	if w.escaped { // after",
+		"	if w.escaped && !BUG { // after"}, nil},
 }
 
 // Without any of the steps, some course of a plot violates something, of which no
