@@ -3,6 +3,7 @@ package cas_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"testing"
 	"time"
@@ -51,7 +52,6 @@ func TestFlightsAreBoundedWhereSwapsFail(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
-	before := heap()
 	check := func() {
 		q := r()
 		_, err := l.Take(t.Context(), q)
@@ -67,12 +67,15 @@ func TestFlightsAreBoundedWhereSwapsFail(t *testing.T) {
 		return time.Since(began) / 100
 	}
 	first := took()
-	for range 20_000 {
-		check()
+	grown := int64(math.MaxInt64)
+	for range 3 { // what other tests have left behind may come into one
+		before := heap()
+		for range 7_000 {
+			check()
+		}
+		grown = min(grown, heap()-before)
 	}
-	last := took()
-	grown := heap() - before
-	t.Logf("one client, 20,000 checks: %d bytes; a check %v at first, %v in the end", grown, first, last)
-	assert.Less(t, grown, int64(100_000))
+	t.Logf("one client, 7,000 checks more: %d bytes; a check %v at first, %v in the end", grown, first, took())
+	assert.Less(t, grown, int64(30_000))
 	runtime.KeepAlive(l)
 }

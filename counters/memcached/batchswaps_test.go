@@ -70,6 +70,13 @@ func TestVersionsHoldOnBothSockets(t *testing.T) {
 	server, m := start(t)
 	many, ctx := swapOfMany{m}, within(t, time.Minute)
 	connectBoth(t, m, server)
+	require.Eventually(t, func() bool { // a socket gets its number, by which a version is known on it, a moment later
+		old, err := m.Load(ctx, "connected")
+		require.NoError(t, err)
+		_, known, err := many.Swap(ctx, "connected", old, []byte("0"), time.Minute)
+		require.NoError(t, err)
+		return known && old.Exists()
+	}, time.Minute, time.Millisecond)
 	state, swapped, err := m.Swap(ctx, "state", counters.State{}, []byte("0"), time.Minute)
 	for i := range 6 {
 		require.NoError(t, err)
