@@ -366,7 +366,7 @@ const (
 	viewClients = 1000
 	// slowStore is for how long they tell a store that others wait for, too: of what isn't
 	// answered nobody knows what became of it.
-	slowStore = 2 * time.Second
+	slowStore = counters.MaxTimeout
 )
 
 // bindLimiters gives every limit that has none its limiter on the store.
