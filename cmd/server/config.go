@@ -134,7 +134,9 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	})
 	fs.Func("memcached", "Memcached `servers`, comma-separated, in any order: host:port, /path/to.sock, and what is looked up again every 10s: "+
 		"dns+host:port, dnssrv+_name._tcp.host, cluster+host:port (default: an embedded store)", func(s string) error {
-		cfg.memcached = splitList(s, ",")
+		if cfg.memcached = splitList(s, ","); s != "" && len(cfg.memcached) == 0 {
+			return errors.New("must name a server, such as 127.0.0.1:11211, or be empty for an embedded store")
+		}
 		return nil
 	})
 	duration(&cfg.storeTimeout, "store-timeout", counters.DefaultTimeout, "the longest `time` a check waits for the store")

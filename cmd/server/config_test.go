@@ -218,6 +218,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-decision-log-sample 1/0", `-decision-log-sample: "1/0" must be all, denied, or a part of them such as 1/100`},
 		{"-log-format xml", `-log-format "xml" must be text or json`},
 		{"-memcached-tls=perhaps", `invalid boolean value "perhaps" for -memcached-tls: must be true or false`},
+		{"-memcached ,", `invalid value "," for flag -memcached: must name a server, such as 127.0.0.1:11211, or be empty for an embedded store`},
 		{"-envoy-env", "-envoy-env needs MEMCACHE_HOST_PORT or -memcached: weir counts on Memcached, not on Redis"},
 		{"-grpc-listen :1", "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by"},
 		{"-envoy-config c -grpc-listen unix:", `-grpc-listen "unix:" names no socket; give its path, as in unix:/run/weir/grpc.sock`},
