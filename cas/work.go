@@ -20,7 +20,7 @@ type work[S any] struct {
 	batch    *batch[S]
 	deadline time.Time
 
-	joins    bool       // later calls are answered too, unless all until then only look
+	joins    bool       // later calls are answered too, as the account is one that is kept
 	calls    []*call[S] // that are still to be answered
 	asked    bool       // the store, in this batch
 	answered time.Time  // the last time that it did

@@ -368,15 +368,20 @@ func (b *Book[A]) Change(client string, do func(*A)) {
 	do(&c.Account)
 }
 
-// lead answers a batch of calls of one client, by the account of the first: that of one who
-// only looks may be its own. If the account is forgotten meanwhile, as too many others are
-// asked about, it goes on with it all the same. What others do by a new account is as what
-// another process does, but that the old one takes for lost what the new one gives back of
-// its own.
+// lead answers a batch of calls of one client. If the account is forgotten
+// meanwhile, as too many others are asked about, it goes on with it all the same. What
+// others do by a new account is as what another process does, but that the old one takes
+// for lost what the new one gives back of its own.
 func (b *Book[A]) lead(ctx context.Context, name string, batch *Batch[A]) {
-	first := &batch.Calls()[0].Request
-	c, r := first.Client, first.Request
-	w := b.begin(ctx, c, name, batch)
+	calls := batch.Calls()
+	c := calls[0].Request.Client
+	for _, call := range calls[1:] {
+		if call.Request.Kind != Peeks { // who only looks may have an account of its own
+			c = call.Request.Client
+			break
+		}
+	}
+	w, r := b.begin(ctx, c, name, batch), calls[0].Request.Request
 	completed := false
 	defer b.end(c, w, batch, &r, &completed)
 	for b.next(c, w) != Over {
