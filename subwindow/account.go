@@ -261,14 +261,14 @@ func (a *account) toTell(d due) int64 {
 }
 
 // forget drops what is due of slots that have left every window at now, and what
-// isn't expected of others any more.
-func (a *account) forget(w Window, now int64) {
+// isn't expected of others any more: they are given telling.
+func (a *account) forget(w Window, now int64, telling time.Duration) {
 	u := a.owed
 	if u == nil {
 		return
 	}
 	for i := range u.dues {
-		if d := &u.dues[i]; now > d.until && d.until > 0 {
+		if d := &u.dues[i]; d.until > 0 && (now > d.until || d.until-now > 2*int64(telling)) { // or the clock was set back
 			d.more, d.until = 0, 0
 		}
 	}

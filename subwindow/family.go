@@ -70,7 +70,7 @@ func standing(r counters.Request, cost int64) *counters.Request {
 func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decision {
 	p := f.window.place(r.Now)
 	a.reach(p, f.kept)
-	a.forget(f.window, p.now)
+	a.forget(f.window, p.now, f.options.Telling())
 	var few [16]int64
 	use := a.believe(p, few[:0])
 	flown, _ := ref.(*flight)

@@ -33,7 +33,7 @@ func (w *work) Next() ledger.Step {
 	a := w.a
 	w.steps++
 	w.reach() // others may have gone on meanwhile
-	a.forget(w.window, w.now)
+	a.forget(w.window, w.now, w.options.Telling())
 	a.absorb()
 	w.generation = a.generation
 	w.dues, w.floors, w.additions = w.dues[:0], w.floors[:0], w.additions[:0]

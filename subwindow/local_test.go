@@ -219,6 +219,28 @@ func (by way) TestRetryAfterIsTrueAlone(t *testing.T) {
 	}
 }
 
+// A process whose clock was an hour ahead when the store answered again, and is set back, leaves
+// room no longer for what others have still to tell.
+func (by way) TestOthersHaveNothingToTellAfterTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	const limit = 100
+	for name, w := range minuteWindows(t) {
+		store := &limitertest.BrokenStore{Store: newMemory()}
+		here, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store.Store, w, sameClock)
+		for range 20 {
+			require.True(t, takeAnyway(t, here, request(at("13:00:01"), 1, limit)))
+			require.True(t, takeAnyway(t, there, request(at("13:00:01"), 1, limit)))
+		}
+		store.Fail(limitertest.ErrUnsent)
+		require.True(t, takeAnyway(t, here, request(at("13:00:02"), 10, limit)))
+		store.Fail(nil)
+		require.True(t, takeAnyway(t, here, request(at("13:00:02"), 1, limit)))
+		require.True(t, takeAnyway(t, here, request(at("12:00:30"), 1, limit)))
+		d := take(t, here, at("12:00:30"), 60, limit)
+		assert.True(t, d.Allowed, "%s: %+v", name, d)
+	}
+}
+
 // Instances that may have settled a slot are told that it has changed, even if
 // that fails at first.
 func (by way) TestOthersAreToldOfWhatIsRepaid(t *testing.T) {
