@@ -83,7 +83,7 @@ func (w *work) Finish() (more bool, flown []ledger.Flown) {
 	switch {
 	case err != nil || w.step == tells:
 	case w.step == counts:
-		w.tally(w.added[0].Count)
+		w.tally(w.added[0].Count, anew)
 	case w.step == repairs:
 		w.repaired(w.added[0].Count)
 	case !anew:

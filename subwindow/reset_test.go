@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memory"
 	"weir/subwindow"
 )
@@ -87,6 +88,49 @@ func (by way) TestAResetUnderWayTakesWhatOthersHadForGood(t *testing.T) {
 			store.after = store.before
 			require.NoError(t, resets.Reset(t.Context(), "c", now))
 			assert.LessOrEqual(t, used(t, inner, w, now), int64(2), "the 6 of others are from before the reset")
+		})
+	}
+}
+
+// A heardStore does something before its first addition is answered, and fails to read then.
+type heardStore struct {
+	counters.Store
+	before func()
+	mute   bool
+}
+
+func (s *heardStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	n, err := s.Store.Add(ctx, a)
+	if before := s.before; before != nil {
+		s.before = nil
+		before()
+		s.mute = true
+	}
+	return n, err
+}
+
+func (s *heardStore) Read(ctx context.Context, keys []string, counts []int64) error {
+	if s.mute {
+		return limitertest.ErrUnsent
+	}
+	return s.Store.Read(ctx, keys, counts)
+}
+
+// A process that has reset a client before it hears what it had counted just then puts nothing
+// back that others had before the reset.
+func (by way) TestACountThatIsHeardAfterAResetIsForgotten(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			inner, now := memory.New(nil), at("12:00:01.5")
+			require.Equal(t, int64(6), admits(t, by.newLimiter(t, inner, w, sameClock), now, 10, 6))
+			store := &heardStore{Store: inner}
+			l := by.newLimiter(t, store, w, sameClock)
+			store.before = func() { require.NoError(t, l.Reset(t.Context(), "c", now)) }
+			_, err := l.Take(t.Context(), request(now, 1, 10))
+			require.ErrorIs(t, err, limitertest.ErrUnsent)
+			store.mute = false
+			assert.Equal(t, int64(10), admits(t, l, now.Add(5*time.Second), 10, 10))
 		})
 	}
 }

@@ -8,19 +8,21 @@ import (
 	"weir/counters/ledger"
 )
 
-// tally notes that the store has counted the sum, and has n then.
-func (w *work) tally(n int64) {
+// tally notes that the store has counted the sum, and has n then, and what it has read: unless
+// this process has reset the client anew meanwhile, as that may be from before.
+func (w *work) tally(n int64, anew bool) {
 	a := w.a
 	a.flight = nil
 	w.counted, a.counted = true, true
-	if s := a.at(w.bucket); !w.verify() {
-		if w.see(w.bucket, n-w.sum, true, 0) > 0 { // a loss, or a reset
+	if s := a.at(w.bucket); anew || !w.verify() {
+		if !anew && w.see(w.bucket, n-w.sum, true, 0) > 0 { // a loss, or a reset
 			a.doubtful = true
 		}
 		s.count, s.own = s.count+w.sum, s.own+w.sum
 	}
-	a.reopen(w.bucket)
-	w.fillSlots()
+	if a.reopen(w.bucket); !anew {
+		w.fillSlots()
+	}
 }
 
 // see takes over what the store has in a slot besides what this process has counted,
