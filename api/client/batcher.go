@@ -52,13 +52,13 @@ func newBatcher(send func(context.Context, []*call) error, timeout time.Duration
 
 // A call is a check on its way, and its reply.
 type call struct {
-	check []byte        // encoded
-	holds bool          // it may be admitted with places, which have to be given back
-	due   time.Time     // when its time is over
-	batch *batch        // nil when its caller doesn't wait; under the batcher's lock
-	done  chan struct{} // gets a value when reply or err is there
-	reply reply
-	err   error
+	check   []byte        // encoded
+	settles bool          // so it may be admitted with places, which have to be given back
+	due     time.Time     // when its time is over
+	batch   *batch        // nil when its caller doesn't wait; under the batcher's lock
+	done    chan struct{} // gets a value when reply or err is there
+	reply   reply
+	err     error
 }
 
 // begin returns a call with room for its check.
@@ -76,7 +76,7 @@ type batch struct {
 	calls   []*call // in the order of their arrival, which is that of their ends
 	bytes   int     // of those
 	callers int     // that wait; of those under way, some may have left
-	holds   bool    // one of the calls does
+	holds   bool    // one of the calls may be admitted with places
 	lingers bool    // all callers have left, but what weir admits has to be given back
 	timer   *time.Timer
 	cancel  context.CancelFunc
@@ -137,7 +137,7 @@ func (b *batcher) board(c *call) {
 	next.calls = append(next.calls, c)
 	next.bytes += len(c.check) + 1
 	next.callers++
-	next.holds = next.holds || c.holds
+	next.holds = next.holds || c.settles
 	b.departFull()
 }
 
@@ -181,7 +181,7 @@ func (b *batcher) fly(ctx context.Context, sent *batch, calls []*call) {
 	sent.calls = nil
 	var left []*call
 	for _, c := range calls {
-		if c.batch == nil && c.holds && err == nil {
+		if c.batch == nil && c.settles && err == nil {
 			left = append(left, c)
 		}
 		c.batch = nil

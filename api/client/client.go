@@ -149,7 +149,7 @@ func (c *Client) Close() {
 // canceled: else hanging up early would get round a limit.
 func (c *Client) Check(ctx context.Context, q Check) (Answer, error) {
 	one := c.batcher.begin()
-	one.holds = q.Settle
+	one.settles = q.Settle
 	var err error
 	if one.check, err = q.encode(one.check); err != nil {
 		return Answer{}, err
@@ -214,7 +214,7 @@ func (c *Client) CheckMany(ctx context.Context, checks []Check) []Result {
 			results[i].Answer = a
 			continue
 		}
-		asked, calls, size = append(asked, i), append(calls, &call{check: check}), size+len(check)+1
+		asked, calls, size = append(asked, i), append(calls, &call{check: check, settles: q.Settle}), size+len(check)+1
 	}
 	ask()
 	return results
@@ -277,7 +277,7 @@ func (c *Client) conclude(key clientKey, one *call, sent time.Time) (Answer, err
 	if err != nil {
 		return c.undecided(err)
 	}
-	if !a.Allowed {
+	if !a.Allowed && !one.settles { // else what others give back may make room at any moment
 		c.denials.remember(key, one.check, a, sent, c.now())
 	}
 	if a.Receipt.Text != "" {

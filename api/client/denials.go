@@ -79,9 +79,6 @@ func (d *denials) remember(key clientKey, check []byte, a Answer, sent, received
 	if a.Degraded || a.RetryAfter == 0 || len(check) > maxDeniedCheck || d.most <= 0 {
 		return
 	}
-	if slices.ContainsFunc(a.Limits, func(l Limit) bool { return !l.Allowed && l.Algorithm == "concurrency" }) {
-		return // a place may be free at any moment
-	}
 	// From when it was sent, as it is unknown when it was decided: asking too
 	// early does less harm than too late.
 	until := sent.Add(min(a.RetryAfter, longestMemory))

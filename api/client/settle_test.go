@@ -67,6 +67,19 @@ func TestACostIsSettled(t *testing.T) {
 	}
 }
 
+// What others give back makes room long before a denial's Retry-After.
+func TestADenialDoesNotOutliveASettlement(t *testing.T) {
+	t.Parallel()
+	_, c := start(t, client.Config{}, newPolicy("llm", fixed("llm", 100)))
+	q := client.Check{Policy: "llm", Client: "alice", Cost: 60, Settle: true}
+	first := check(t, c, q)
+	require.False(t, check(t, c, q).Allowed)
+	require.False(t, c.CheckMany(t.Context(), []client.Check{q})[0].Allowed)
+	_, err := c.Settle(t.Context(), first.Receipt, 18)
+	require.NoError(t, err)
+	assert.True(t, check(t, c, q).Allowed)
+}
+
 // What weir couldn't be asked to settle is settled when it can be, at the latest by Close.
 func TestASettlementIsDoneLater(t *testing.T) {
 	t.Parallel()
