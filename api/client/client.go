@@ -255,7 +255,7 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) (Answer, []Answer
 // Peek returns what a check of cost 1 would be answered now, and consumes
 // nothing. It always asks weir. With an error there is no answer.
 func (c *Client) Peek(ctx context.Context, policy, client string) (Answer, error) {
-	r, err := c.askClient(ctx, http.MethodGet, policy, client)
+	r, err := c.askClient(ctx, http.MethodGet, policy, client, http.StatusOK)
 	return r.Answer, err
 }
 
@@ -265,7 +265,7 @@ func (c *Client) Peek(ctx context.Context, policy, client string) (Answer, error
 // other Clients remember theirs for at most a minute. After an error it may or
 // may not have been reset: do it again.
 func (c *Client) Reset(ctx context.Context, policy, client string) error {
-	_, err := c.askClient(ctx, http.MethodDelete, policy, client)
+	_, err := c.askClient(ctx, http.MethodDelete, policy, client, http.StatusNoContent, http.StatusAccepted)
 	c.denials.reset(clientKey{policy, client}, c.now())
 	return err
 }
@@ -330,7 +330,7 @@ func release(answer *bytes.Buffer) {
 }
 
 // sendBatch gets the replies to calls, and returns that to all of them. The body
-// ends with end. It takes the statuses that ask takes.
+// ends with end. It takes the statuses besides 200.
 func (c *Client) sendBatch(ctx context.Context, of batchOf, calls []*call, end string, statuses ...int) (reply, error) {
 	size := len(of.begin) + len(end)
 	for _, one := range calls {
@@ -348,7 +348,7 @@ func (c *Client) sendBatch(ctx context.Context, of batchOf, calls []*call, end s
 	body = append(body, end...)
 	answer := answers.Get().(*bytes.Buffer)
 	defer release(answer)
-	if err := c.ask(ctx, http.MethodPost, of.path, body, answer, statuses...); err != nil {
+	if err := c.ask(ctx, http.MethodPost, of.path, body, answer, append(statuses, http.StatusOK)...); err != nil {
 		return reply{}, err
 	}
 	r, results, err := decode(answer.Bytes(), replies)
@@ -365,28 +365,30 @@ func unreadable(err error) error {
 	return fmt.Errorf("client: what answers isn't weir: %w", err)
 }
 
-func (c *Client) askClient(ctx context.Context, method, policy, client string) (reply, error) {
+func (c *Client) askClient(ctx context.Context, method, policy, client string, statuses ...int) (reply, error) {
 	if err := validateClient(client); err != nil {
 		return reply{}, err
 	}
-	return c.askOne(ctx, method, "/v1/policies/"+url.PathEscape(policy)+"/clients/"+url.PathEscape(client), nil)
+	return c.askOne(ctx, method, "/v1/policies/"+url.PathEscape(policy)+"/clients/"+url.PathEscape(client), nil, statuses...)
 }
 
 // askOne is ask for one reply, which a reset hasn't, within the timeout.
-func (c *Client) askOne(ctx context.Context, method, path string, body []byte) (r reply, err error) {
+func (c *Client) askOne(ctx context.Context, method, path string, body []byte, statuses ...int) (r reply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	var answer bytes.Buffer
-	if err = c.ask(ctx, method, path, body, &answer); err == nil && method != http.MethodDelete {
-		if r, _, err = decode(answer.Bytes(), nil); err != nil {
+	if err = c.ask(ctx, method, path, body, &answer, statuses...); err == nil && method != http.MethodDelete {
+		if r, _, err = decode(answer.Bytes(), nil); err == nil && r.policy == "" && r.Receipt.Text == "" {
+			err = errors.New("it names no policy, and has no receipt")
+		}
+		if err != nil {
 			err = unreadable(err)
 		}
 	}
 	return r, err
 }
 
-// ask reads the body of an answer of status 200, 202 or 204, or of those given. Any
-// other is a *Problem.
+// ask reads the body of an answer of one of the statuses. Any other is a *Problem.
 func (c *Client) ask(ctx context.Context, method, path string, body []byte, answer *bytes.Buffer, statuses ...int) error {
 	request, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -409,7 +411,7 @@ func (c *Client) ask(ctx context.Context, method, path string, body []byte, answ
 	if _, err := answer.ReadFrom(response.Body); err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
-	if slices.Contains(append(statuses, http.StatusOK, http.StatusAccepted, http.StatusNoContent), response.StatusCode) {
+	if slices.Contains(statuses, response.StatusCode) {
 		return nil
 	}
 	// Perhaps a proxy's, and no problem details: the status is what counts.

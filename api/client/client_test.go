@@ -276,6 +276,34 @@ func withoutErrors(results []client.Result) []client.Result {
 	return results
 }
 
+// Whatever else listens where weir should may answer anything.
+func TestWhatIsNotWeirAnswersNothing(t *testing.T) {
+	t.Parallel()
+	w, c := start(t, client.Config{}, newPolicy("llm", fixed("llm", 2)))
+	receipt := check(t, c, client.Check{Policy: "llm", Client: "alice", Settle: true}).Receipt
+	for _, body := range []string{"<html>", "{}", `{"status":"ok"}`, `{"results":[]}`} {
+		w.answers(func(w http.ResponseWriter, _ *http.Request) bool {
+			_, _ = io.WriteString(w, body)
+			return true
+		})
+		_, err := c.Peek(t.Context(), "llm", "alice")
+		assert.ErrorContains(t, err, "what answers isn't weir", body)
+		_, err = c.Charge(t.Context(), client.Charge{Policy: "llm", Client: "alice"})
+		assert.ErrorContains(t, err, "what answers isn't weir", body)
+		same, err := c.Renew(t.Context(), receipt)
+		assert.ErrorContains(t, err, "what answers isn't weir", body)
+		assert.Equal(t, receipt, same)
+		_, err = c.Settle(t.Context(), receipt, 0)
+		assert.ErrorIs(t, err, client.ErrSettledLater, body)
+		assert.ErrorContains(t, c.Reset(t.Context(), "llm", "alice"), "weir answers 200 OK", body)
+	}
+	w.answers(nil)
+	a, err := c.Peek(t.Context(), "llm", "alice")
+	require.NoError(t, err)
+	assert.Len(t, a.Limits, 1)
+	assert.NoError(t, c.Reset(t.Context(), "llm", "alice"))
+}
+
 // A reset for which weir's store isn't there is done later, and no error.
 func TestResetIsAccepted(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 // A reply is what weir answers to a check: an answer or a problem.
 type reply struct {
 	Answer
+	policy     string // of the answer
 	settlement Settlement
 	problem    Problem // its status is the reply's, whatever that is
 }
@@ -64,7 +65,7 @@ func (s *scanner) reply(r *reply, into []*reply, results *int) {
 		r.Allowed = s.boolean()
 	}
 	if s.member(`,"policy":`) {
-		s.string()
+		r.policy = s.string()
 	}
 	if s.member(`,"client":`) {
 		s.text()
@@ -161,6 +162,7 @@ func decodeAny(body []byte, into []*reply) (r reply, results int, err error) {
 type anyReply struct {
 	Status     int     `json:"status"`
 	Allowed    bool    `json:"allowed"`
+	Policy     string  `json:"policy"`
 	RetryAfter seconds `json:"retry_after"`
 	Wait       seconds `json:"wait"`
 	Degraded   bool    `json:"degraded"`
@@ -203,7 +205,7 @@ func (r *anyReply) reply() reply {
 			ResetAfter: l.ResetAfter.duration(), RetryAfter: l.RetryAfter.duration(),
 		})
 	}
-	return reply{answer, settlement, Problem{Status: r.Status, Type: r.Type, Title: r.Title, Detail: r.Detail}}
+	return reply{answer, r.Policy, settlement, Problem{Status: r.Status, Type: r.Type, Title: r.Title, Detail: r.Detail}}
 }
 
 // seconds are given to the millisecond.

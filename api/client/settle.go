@@ -63,7 +63,7 @@ func (c *Client) Renew(ctx context.Context, r Receipt) (Receipt, error) {
 	if err != nil {
 		return r, err
 	}
-	renewed, err := c.askOne(ctx, http.MethodPost, "/v1/renew", body)
+	renewed, err := c.askOne(ctx, http.MethodPost, "/v1/renew", body, http.StatusOK)
 	if err == nil {
 		r.Text, r.RenewWithin = renewed.Receipt.Text, renewed.Receipt.RenewWithin
 	}
@@ -92,6 +92,6 @@ func (c *Client) Charge(ctx context.Context, q Charge) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	r, err := c.askOne(ctx, http.MethodPost, "/v1/charge", body)
+	r, err := c.askOne(ctx, http.MethodPost, "/v1/charge", body, http.StatusOK)
 	return r.Answer, err
 }
