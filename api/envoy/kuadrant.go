@@ -17,6 +17,8 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"weir/counters"
 )
 
 // How long a reservation may be committed.
@@ -199,7 +201,11 @@ func (s *Service) commit(request kuadrantMessage) (proto.Message, error) {
 // reservation finds the limits of a request.
 func (c *active) reservation(request kuadrantMessage, amount protoreflect.Name) (*question, error) {
 	q := new(question)
-	r, err := request.asks(request.get(amount).Uint())
+	n := request.get(amount).Uint()
+	if n > counters.MaxCost {
+		return q, invalid("%s is %d; at most %d are possible", amount, n, counters.MaxCost)
+	}
+	r, err := request.asks(n)
 	if err == nil {
 		err = validate(r)
 	}

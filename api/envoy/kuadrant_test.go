@@ -205,7 +205,11 @@ func TestKuadrantRefusesWrongRequests(t *testing.T) {
 		_, err := f.call(t, "Reserve", wrong)
 		assert.Equal(t, codes.InvalidArgument, status.Code(err), protojson.Format(wrong))
 	}
-	_, err := f.call(t, "Report", raw(t, "d", d))
+	_, err := f.call(t, "Reserve", raw(t, "d", d, 1_000_000_001))
+	assert.ErrorContains(t, err, "amount is 1000000001; at most 1000000000 are possible")
+	_, err = f.call(t, "Commit", raw(t, "d", d, "", 1_000_000_001))
+	assert.ErrorContains(t, err, "actual_amount is 1000000001; at most 1000000000 are possible")
+	_, err = f.call(t, "Report", raw(t, "d", d))
 	assert.Equal(t, codes.Unimplemented, status.Code(err))
 	assert.EqualValues(t, 100, f.remains(t, d[0]))
 }
