@@ -73,7 +73,7 @@ func (s *Server) renew(c echo.Context) error {
 	}
 	defer b.release()
 	key := s.receipts.Load()
-	r, invalid := receipt.Receipt{}, errNoReceipt
+	r, invalid := receipt.Receipt{}, errMissingReceipt
 	err = b.whole(func(name []byte) (err error) {
 		if string(name) != "receipt" {
 			return unknownField(string(name), "receipt")
@@ -96,7 +96,7 @@ func (s *Server) renew(c echo.Context) error {
 // errNoReceipt is the problem of a receipt that no instance has given.
 var errNoReceipt error = badRequest("receipt is none that this service has given, or was given with other tokens")
 
-// errMissingReceipt is the problem of a settlement that has no receipt.
+// errMissingReceipt is the problem of a settlement or a renewal that has no receipt.
 var errMissingReceipt error = badRequest("receipt is missing; it is what a check with \"settle\": true has answered")
 
 // receipt reads a receipt. It may be invalid.

@@ -185,6 +185,7 @@ func TestWrongReceipts(t *testing.T) {
 		assert.Equal(t, http.StatusBadRequest, got.Code, body)
 		assert.Contains(t, got.Detail, detail, body)
 	}
+	assert.Contains(t, s.do(t, http.MethodPost, "/v1/renew", `{}`).Detail, "receipt is missing")
 	for _, wrong := range []string{"", r.Receipt[:40], r.Receipt + "A", foreign} {
 		one := fmt.Sprintf(`{"receipt":%q}`, wrong)
 		assert.Equal(t, http.StatusBadRequest, s.do(t, http.MethodPost, "/v1/renew", one).Code)
