@@ -82,7 +82,7 @@ type Settlement struct {
 }
 
 // A SettledLimit is what a settlement has given back to one limit, or charged it, and
-// the largest cost that it would admit now.
+// the largest cost that it would admit now, if it is still the one that the check had.
 type SettledLimit struct {
 	Name                         string
 	Refunded, Charged, Remaining int64
