@@ -118,7 +118,7 @@ func (c *Checks) Decided(a *decide.Answer, now time.Time, took time.Duration) {
 		switch l := &a.Limits[i]; {
 		case a.Denied && !l.Allowed:
 			c.limits[i].denied.Inc()
-		case l.Lease > 0 && !a.Denied:
+		case l.Lease > 0 && l.Cost > 0 && !a.Denied:
 			c.limits[i].granted.Inc()
 		}
 	}
@@ -142,7 +142,9 @@ func (c *Checks) Settled(s *decide.Settlement, now time.Time, err error) {
 	var less, more int64
 	for i := range s.Limits { // the same of each that counts it
 		if l := &s.Limits[i]; l.Lease > 0 {
-			c.leases.WithLabelValues(c.policy, l.Name, "released").Inc()
+			if l.Refunded > 0 {
+				c.leases.WithLabelValues(c.policy, l.Name, "released").Inc()
+			}
 		} else {
 			less, more = max(less, l.Refunded), max(more, l.Charged)
 		}
@@ -237,7 +239,7 @@ func (c LimitChecks) Decided(a *decide.Answer, now time.Time, took time.Duration
 		case a.Allowed:
 			c.allowed.Add(l.Client, 1, now)
 			c.cost.Add(l.Client, l.Cost, now)
-			if l.Lease > 0 {
+			if l.Lease > 0 && l.Cost > 0 {
 				c.leases.WithLabelValues(c.policy, l.Name, "granted").Inc()
 			}
 		}
