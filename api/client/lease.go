@@ -36,7 +36,8 @@ type Lease struct {
 // ends. Each Lease must be ended by one of these, in a defer.
 // When ctx ends, so does the renewing, and the places are free a lease later. The error is
 // a *DeniedError, or one of Check: then nothing is held, but for what weir may have admitted.
-// That is given back as soon as it has answered, in one more Config.Timeout and before Close.
+// If it answers so in one more Config.Timeout, the places are given back a second later, or by
+// Close, and the cost stays.
 func (c *Client) Hold(ctx context.Context, q Check) (*Lease, error) {
 	h := holder{client: c, lasts: ctx}
 	switch a, err := h.Check(ctx, q); {
