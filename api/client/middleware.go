@@ -82,7 +82,11 @@ func (a *Answer) setHeaders(h http.Header) {
 			t = l.RetryAfter
 		}
 		name := strconv.Quote(l.Name)
-		policies = append(policies, name+";q="+strconv.FormatInt(l.Limit, 10))
+		quota := name + ";q=" + strconv.FormatInt(l.Limit, 10)
+		if l.Algorithm == "concurrency" {
+			quota += `;qu="concurrent-requests"`
+		}
+		policies = append(policies, quota)
 		states = append(states, name+";r="+strconv.FormatInt(l.Remaining, 10)+";t="+wholeSeconds(t))
 	}
 	if len(a.Limits) > 0 {

@@ -164,7 +164,7 @@ func TestAHandlerHoldsAPlace(t *testing.T) {
 	assert.Zero(t, <-entered)
 	denied, _ := serve("/returns")
 	assert.Equal(t, http.StatusTooManyRequests, denied.Code)
-	assert.Equal(t, `"in-flight";q=1`, denied.Header().Get("RateLimit-Policy"))
+	assert.Equal(t, `"in-flight";q=1;qu="concurrent-requests"`, denied.Header().Get("RateLimit-Policy"))
 	hangUp()
 	require.ErrorIs(t, <-gone, context.Canceled)
 	require.ErrorIs(t, <-canceled, context.Canceled)
