@@ -300,9 +300,10 @@ func (r *envoyReader) rule(n, metadata *yaml.Node, path []string) *envoy.Rule {
 	return rule
 }
 
-// optionKeys are the keys of a limit that say how it limits.
+// optionKeys are the keys of a limit that say how it limits. What a request counts is said by
+// the hits_addend of each descriptor.
 func (r *envoyReader) optionKeys(l *policy.Limit) []yamlKey {
-	keys := slices.DeleteFunc(r.limitKeys(l), func(k yamlKey) bool { return k.name == "name" || k.name == "limit" || k.name == "window" })
+	keys := slices.DeleteFunc(r.limitKeys(l), func(k yamlKey) bool { return slices.Contains([]string{"name", "limit", "window", "counts"}, k.name) })
 	return append(keys, r.boolean("count_denied", &l.CountDenied), r.onStoreError(&l.OnStoreError))
 }
 

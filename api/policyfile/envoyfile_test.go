@@ -137,6 +137,7 @@ func TestEnvoyFileMistakes(t *testing.T) {
 		"option":           {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day}\n  metadata: {weir: {sub_windows: 7}}"}, []string{"0.yaml:5: sub_windows and estimate are for sliding_window only"}},
 		"slots":            {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {algorithm: sliding_window, sub_windows: 7}}"}, []string{"0.yaml:5: sub_windows 7 cuts 1s"}},
 		"no lease":         {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {algorithm: concurrency}}"}, []string{"lease 0s must be from 1s to 1h"}},
+		"counts":           {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {counts: requests}}"}, []string{`0.yaml:5: metadata weir has no key "counts"`}},
 		"denied places":    {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {algorithm: concurrency, lease: 5s,\n    count_denied: true}}"}, []string{"0.yaml:6: count_denied is not for a concurrency"}},
 		"log":              {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day,\n    requests_per_unit: 4000000000}\n  metadata: {weir: {algorithm: sliding_log, entries: 7}}"}, []string{"0.yaml:6: entries"}},
 		"no limit":         {[]string{"domain: a\ndescriptors:\n- key: b\n  metadata: {weir: {}}"}, []string{"0.yaml:4: metadata has options of weir"}},
