@@ -136,7 +136,7 @@ func TestEnvoyFileMistakes(t *testing.T) {
 		"algorithm":        {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day}\n  metadata: {weir: {algorithm: token}}"}, []string{`0.yaml:5: algorithm "token" must be`}},
 		"option":           {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day}\n  metadata: {weir: {sub_windows: 7}}"}, []string{"0.yaml:5: sub_windows and estimate are for sliding_window only"}},
 		"slots":            {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {algorithm: sliding_window, sub_windows: 7}}"}, []string{"0.yaml:5: sub_windows 7 cuts 1s"}},
-		"no lease":         {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {algorithm: concurrency}}"}, []string{"lease 0s must be from 1s to 1h"}},
+		"no lease":         {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {algorithm: concurrency}}"}, []string{"0.yaml:4: the limit has no lease, how long"}},
 		"counts":           {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {counts: requests}}"}, []string{`0.yaml:5: metadata weir has no key "counts"`}},
 		"denied places":    {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {algorithm: concurrency, lease: 5s,\n    count_denied: true}}"}, []string{"0.yaml:6: count_denied is not for a concurrency"}},
 		"log":              {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day,\n    requests_per_unit: 4000000000}\n  metadata: {weir: {algorithm: sliding_log, entries: 7}}"}, []string{"0.yaml:6: entries"}},

@@ -249,8 +249,6 @@ func (r *policyReader) limit(p *policy.Policy, n *yaml.Node) {
 		r.fail(n, "the limit has no limit, the number that is admitted per window")
 	case findAlgorithm(&l).leases && values["window"] != nil:
 		r.fail(values["window"], "a %s has a lease, and no window: it limits how many are under way at once", l.Algorithm)
-	case findAlgorithm(&l).leases && values["lease"] == nil:
-		r.fail(n, "the limit has no lease, how long what is under way counts if it is neither settled nor renewed, such as 30s")
 	case !findAlgorithm(&l).leases && values["window"] == nil:
 		r.fail(n, "the limit has no window, a duration such as 1m")
 	default:
@@ -288,6 +286,10 @@ func (r *policyReader) complete(p *policy.Policy, l *policy.Limit, n *yaml.Node,
 	l.Estimate = cmp.Or(l.Estimate, a.estimate)
 	if a.complete != nil {
 		a.complete(l)
+	}
+	if a.leases && values["lease"] == nil {
+		r.fail(n, "the limit has no lease, how long what is under way counts if it is neither settled nor renewed, such as 30s")
+		return
 	}
 	named := *l
 	named.Name = "any" // a mistake in the name is reported above
