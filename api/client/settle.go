@@ -83,7 +83,8 @@ type Charge struct {
 }
 
 // Charge counts a cost that nobody asked about before. The answer says how the client
-// stands then; it is allowed. The error is as in Peek: then the charge may have counted.
+// stands then; it is allowed, and RetryAfter is until no more is in use than the limits. The
+// error is as in Peek: then the charge may have counted.
 func (c *Client) Charge(ctx context.Context, q Charge) (Answer, error) {
 	if err := validateClient(q.Client); err != nil {
 		return Answer{}, err
