@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"unicode/utf8"
 )
 
 // ErrSettledLater comes with the reason why weir couldn't be asked to settle a receipt:
@@ -78,7 +79,7 @@ type Charge struct {
 	// Cost is at most 1,000,000,000; 0 means 1.
 	Cost int64 `json:"cost,omitempty"`
 	// ID tells the charge from others of the client, so that it counts once however often
-	// it is sent; "" means that each counts.
+	// it is sent, in at most 1024 bytes of UTF-8; "" means that each counts.
 	ID string `json:"id,omitempty"`
 }
 
@@ -88,6 +89,9 @@ type Charge struct {
 func (c *Client) Charge(ctx context.Context, q Charge) (Answer, error) {
 	if err := validateClient(q.Client); err != nil {
 		return Answer{}, err
+	}
+	if !utf8.ValidString(q.ID) { // what takes its place in JSON might be another charge's
+		return Answer{}, wrong("id %q is not UTF-8", q.ID)
 	}
 	body, err := json.Marshal(q)
 	if err != nil {

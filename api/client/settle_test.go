@@ -67,6 +67,19 @@ func TestACostIsSettled(t *testing.T) {
 	}
 }
 
+// JSON has one text for all that isn't UTF-8: of two such charges the second wouldn't count.
+func TestChargesOfBytesAreRefused(t *testing.T) {
+	t.Parallel()
+	w, c := start(t, client.Config{}, newPolicy("llm", fixed("llm", 100)))
+	for _, id := range []string{"\xfe", "\xff"} {
+		_, err := c.Charge(t.Context(), client.Charge{Policy: "llm", Client: "alice", ID: id})
+		var p *client.Problem
+		require.ErrorAs(t, err, &p)
+		assert.Equal(t, http.StatusBadRequest, p.Status)
+	}
+	assert.Empty(t, w.asked())
+}
+
 // What others give back makes room long before a denial's Retry-After.
 func TestADenialDoesNotOutliveASettlement(t *testing.T) {
 	t.Parallel()
