@@ -325,11 +325,11 @@ function drawEntries(l, now) {
 
 /** @param {any} l @param {number} now */
 function drawLeases(l, now) {
-  const leases = l.leases ?? [];
-  const h = 60 / Math.max(leases.length, 1);
-  return picture(600, 60, `${leases.length} places taken of ${count(l.limit)}`,
+  const places = (l.leases ?? []).flatMap((/** @type {any} */ e) => Array(e.cost).fill(e));
+  const h = 60 / Math.max(places.length, 1);
+  return picture(600, 60, `${places.length} places taken of ${count(l.limit)}`,
     svg("rect", { x: 0.5, y: 0.5, width: 599, height: 59, class: "frame" }),
-    ...leases.map((/** @type {any} */ e, /** @type {number} */ i) =>
+    ...places.map((/** @type {any} */ e, /** @type {number} */ i) =>
       svg("rect", { x: 0, y: i * h + h * 0.1, width: Math.max(2, ((Date.parse(e.until) - now) / (l.window * SECOND)) * 598), height: h * 0.8, class: "bar" })));
 }
 
