@@ -93,8 +93,9 @@ func (l *Lease) renew(ctx context.Context, r Receipt) {
 	}
 }
 
-// Lost is closed when the places may be another's: weir has said that the lease is over and
-// there is no room, or that it can't be renewed any more.
+// Lost is closed when weir has said that the places may be another's: the lease is over and
+// there is no room, or it can't be renewed any more. While weir can't be asked it stays open,
+// although the places may be another's a lease after they were renewed last.
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
 // Release gives the places back, and has the check cost what it has reserved. It waits no
