@@ -72,7 +72,7 @@ func problemFor(err error) *problem {
 		p.Detail = elementPath("checks", err.Number) + ": " + p.Detail
 		return p
 	case *decide.Unclaimed:
-		return storeFailed("the store could not tell whether this was done before, so nothing was done; send it again: %v", err.Unwrap())
+		return storeFailed("the store could not tell whether this was done before, so nothing is done yet; send it again: %v", err.Unwrap())
 	}
 	switch err {
 	case decide.ErrLate:

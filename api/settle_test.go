@@ -325,6 +325,7 @@ func TestASettlementThatTheStoreDidNotHearOf(t *testing.T) {
 	for i, receipt := range []string{r.Receipt, other.Receipt} {
 		got := s.settleAt(t, receipt, 10)
 		assert.Equal(t, http.StatusServiceUnavailable, got.Code, got.Body)
+		assert.Contains(t, got.Detail, "nothing is done yet; send it again")
 		if i == 0 {
 			tell(nil)
 		} else {
