@@ -120,10 +120,15 @@ func (d *Decider) CommitLimits(checks []LimitCheck, r *receipt.Receipt, valid bo
 		}
 	}
 	if len(reserved) == 0 {
-		for i := range checks {
-			d.except(&checks[i])
+		var charged []LimitCheck
+		for _, c := range checks {
+			limit := c.Limit
+			if d.except(&c); !c.Exception.IsExempt() {
+				c.Limit = limit // a client that is blocked pays, too
+				charged = append(charged, c)
+			}
 		}
-		d.charge(checks, cost, now)
+		d.charge(charged, cost, now)
 		return false, nil
 	}
 	one := newSettlements(&d.Config, 1, func(_ int, s *Settlement, failed error) {

@@ -71,6 +71,21 @@ func TestCommitWithoutAReservationOfAnExemptClientCountsNothing(t *testing.T) {
 	assert.EqualValues(t, 100, f.remains(t, a))
 }
 
+// As a charge does, one of a client that is blocked counts.
+func TestCommitWithoutAReservationOfABlockedClientCounts(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range allAlgorithms {
+		tokens := limited("tokens", "", 100)
+		tokens.Rule.Limit.Algorithm = algorithm
+		f := serve(t, Off, false, tokens)
+		a := entries("tokens", "a")
+		f.override(t, "d|tokens=a", policy.Client{Blocked: true})
+		f.commit(t, "", 70, a)
+		f.endOverrides()
+		assert.EqualValues(t, 30, f.remains(t, a), algorithm)
+	}
+}
+
 func hits(d *common.RateLimitDescriptor, n uint64) *common.RateLimitDescriptor {
 	return &common.RateLimitDescriptor{Entries: d.Entries, HitsAddend: wrapperspb.UInt64(n)}
 }
