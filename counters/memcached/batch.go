@@ -26,20 +26,20 @@ func (s *Store) SwapMany(ctx context.Context, keys []string, begin func(i int) (
 
 func (s *Store) doMany(keys []string, many *many) {
 	m := s.members.Load()
-	if len(m.clients) == 0 {
+	if len(m.backends) == 0 {
 		for i := range keys {
 			many.tasks.leave(i, errNoServers)
 		}
 		return
 	}
-	shares := make([]share, len(m.clients))
+	shares := make([]share, len(m.backends))
 	for i, key := range keys {
 		share := &shares[m.ring.pick(key)]
 		share.waiting = append(share.waiting, i)
 	}
 	for i := range shares {
 		share := &shares[i]
-		share.many, share.home = many, m.clients[i]
+		share.many, share.backend = many, m.backends[i]
 		if len(share.waiting) == len(keys) {
 			share.run()
 		} else if len(share.waiting) > 0 {
@@ -56,13 +56,13 @@ func (s *Store) doMany(keys []string, many *many) {
 type tasks interface {
 	// begin begins the i-th, which c is about to send, if it is its turn: then it
 	// is the last of p.
-	begin(c *client, p *piece, i int) counters.Turn
+	begin(c *session, p *piece, i int) counters.Turn
 	// read takes over what c has got of what the tasks of p read.
-	read(c *client, p *piece)
+	read(c *session, p *piece)
 	// end ends the j-th of p, by the replies that c has got. If failed isn't nil,
 	// there are none, and it returns the error of the command with the given
 	// number. end reports whether there is another to be begun in its place.
-	end(c *client, p *piece, j int, failed func(command int) error) (again bool)
+	end(c *session, p *piece, j int, failed func(command int) error) (again bool)
 	// leave ends the i-th, which hasn't begun, with err.
 	leave(i int, err error)
 }
@@ -89,7 +89,7 @@ func (m *many) rescue() {
 // A share is the tasks for one server.
 type share struct {
 	*many
-	home *clients
+	backend *backend
 
 	mu      sync.Mutex
 	waiting []int // the numbers of tasks that haven't begun
@@ -159,7 +159,7 @@ var pieces = sync.Pool{New: func() any { return new(piece) }}
 func (s *share) run() {
 	defer s.rescue()
 	for {
-		s.senders = s.home.budget.pieces() - 1
+		s.senders = s.backend.budget.pieces() - 1
 		s.send()
 		s.sending.Wait()
 		if len(s.later) == 0 {
@@ -171,7 +171,7 @@ func (s *share) run() {
 			s.leave(errOverdue)
 			return
 		}
-		time.Sleep(min(s.home.budget.pause(), left))
+		time.Sleep(min(s.backend.budget.pause(), left))
 	}
 }
 
@@ -199,21 +199,21 @@ func (s *share) waits() bool {
 	return len(s.again)+len(s.waiting) > 0
 }
 
-// enter waits until another piece may be sent, and returns a client for it and whether no
-// piece is under way. If it returns no client, all waiting tasks end with the error.
-func (s *share) enter() (c *client, alone bool, err error) {
-	cs := s.home
-	ok, alone := cs.budget.acquire(s.deadline)
+// enter waits until another piece may be sent, and returns a session for it and whether no
+// piece is under way. If it returns no session, all waiting tasks end with the error.
+func (s *share) enter() (c *session, alone bool, err error) {
+	b := s.backend
+	ok, alone := b.budget.acquire(s.deadline)
 	if !ok {
 		return nil, false, errOverdue
 	}
-	if err = cs.refuse(s.deadline); err == nil {
-		if c = cs.get(cs.laneOfMany(), s.deadline); c == nil {
+	if err = b.refuse(s.deadline); err == nil {
+		if c = b.get(b.laneOfMany(), s.deadline); c == nil {
 			err = counters.ErrNotAdded // the server has left
 		}
 	}
 	if err != nil {
-		cs.budget.give(maxPiece)
+		b.budget.give(maxPiece)
 	}
 	return c, alone, err
 }
@@ -231,7 +231,7 @@ func (s *share) leave(err error) {
 
 // sendPiece does the tasks of the next piece with c, while others are under way
 // or not.
-func (s *share) sendPiece(c *client, p *piece, alone bool) {
+func (s *share) sendPiece(c *session, p *piece, alone bool) {
 	defer c.release()
 	var failed func(command int) error
 	if err := s.exchange(c, p, alone); err != nil {
@@ -250,8 +250,8 @@ func (s *share) sendPiece(c *client, p *piece, alone bool) {
 
 // exchange makes p the next piece, sends it, and waits for its replies. Then
 // others may be under way.
-func (s *share) exchange(c *client, p *piece, alone bool) error {
-	budget, acquired := &s.home.budget, maxPiece
+func (s *share) exchange(c *session, p *piece, alone bool) error {
+	budget, acquired := &s.backend.budget, maxPiece
 	defer func() { budget.give(acquired) }()
 	s.next(c, p)
 	if len(p.numbers) == 0 {
@@ -275,7 +275,7 @@ func (s *share) exchange(c *client, p *piece, alone bool) error {
 }
 
 // next makes p the next piece, which c is about to send.
-func (s *share) next(c *client, p *piece) {
+func (s *share) next(c *session, p *piece) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.reset(c.requests)
@@ -308,7 +308,7 @@ type additions struct {
 	done   func(i int, added []counters.Added, err error) (more bool)
 }
 
-func (t *additions) begin(_ *client, p *piece, i int) counters.Turn {
+func (t *additions) begin(_ *session, p *piece, i int) counters.Turn {
 	begun, turn := t.begins(i, p.additions)
 	if turn != counters.Now {
 		return turn
@@ -325,12 +325,12 @@ func (t *additions) begin(_ *client, p *piece, i int) counters.Turn {
 	return turn
 }
 
-func (t *additions) read(c *client, p *piece) {
+func (t *additions) read(c *session, p *piece) {
 	p.counts = slices.Grow(p.counts[:0], len(p.keys))[:len(p.keys)]
 	p.unread = c.parseGets(p.count, p.keys, intoCounts(p.counts, nil))
 }
 
-func (t *additions) end(c *client, p *piece, j int, failed func(command int) error) (again bool) {
+func (t *additions) end(c *session, p *piece, j int, failed func(command int) error) (again bool) {
 	first := 0
 	if j > 0 {
 		first = p.ends[j-1]
@@ -351,7 +351,7 @@ func (t *additions) end(c *client, p *piece, j int, failed func(command int) err
 
 // added returns what was answered to the next addition of p, whose incr or decr, if it has
 // one, was the request of the given number.
-func (c *client) added(p *piece, a counters.Addition, command int) counters.Added {
+func (c *session) added(p *piece, a counters.Addition, command int) counters.Added {
 	copy(a.Counts, p.counts[p.dealt:])
 	p.dealt += len(a.Read)
 	unread := cmp.Or(p.unread, checkCounts(a.Read, a.Counts))
@@ -382,13 +382,13 @@ type replacements struct {
 	done   func(i int, now counters.State, swapped bool, err error) (again bool)
 }
 
-func (t *replacements) begin(c *client, p *piece, i int) counters.Turn {
+func (t *replacements) begin(c *session, p *piece, i int) counters.Turn {
 	r, turn := t.begins(i)
 	if turn != counters.Now {
 		return turn
 	}
 	if r.Old.Exists() {
-		if newest := socketOf(r.Old.Life); r.Old.Life>>lifeShift != c.home.number || newest < c.open() {
+		if newest := socketOf(r.Old.Life); r.Old.Life>>lifeShift != c.backend.number || newest < c.open() {
 			r.Value = nil
 		} else if p.newest == 0 || newest < p.newest {
 			p.newest = newest
@@ -415,12 +415,12 @@ func (p *piece) replace(r counters.Replacement) {
 // isRead reports whether what is there after a replacement is read.
 func isRead(r counters.Replacement) bool { return !r.Blind || r.Value == nil }
 
-func (t *replacements) read(c *client, p *piece) {
+func (t *replacements) read(c *session, p *piece) {
 	p.states = slices.Grow(p.states[:0], len(p.keys))[:len(p.keys)]
 	p.unread = c.parseStates(p.count, p.keys, p.states)
 }
 
-func (t *replacements) end(c *client, p *piece, j int, failed func(command int) error) (again bool) {
+func (t *replacements) end(c *session, p *piece, j int, failed func(command int) error) (again bool) {
 	i, r := p.numbers[j], &p.replacements[j]
 	var now counters.State
 	swapped := false
@@ -466,7 +466,7 @@ func (p *piece) resend() {
 
 // unansweredTogether is unanswered for the tasks of a piece that has failed with
 // err. It returns the error of the one whose command has the given number.
-func (c *client) unansweredTogether(err error, performed func(reply []byte) bool) func(number int) error {
+func (c *session) unansweredTogether(err error, performed func(reply []byte) bool) func(number int) error {
 	conn := c.broken
 	all, ok := c.unanswered(err, 0, func([]byte) bool { return true }).(*counters.Unanswered)
 	if !ok {

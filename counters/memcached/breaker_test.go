@@ -191,7 +191,7 @@ func (w *two) add(i int, within time.Duration) error { return addTo(w.Store, w.k
 // often.
 func (w *two) awaitOpen(t *testing.T) (failures int) {
 	t.Helper()
-	for ; w.members.Load().clients[0].breaker.refuse() == nil; failures++ {
+	for ; w.members.Load().backends[0].breaker.refuse() == nil; failures++ {
 		require.Error(t, w.add(0, timeout))
 		require.Less(t, failures, openFailures)
 	}
@@ -242,7 +242,7 @@ func (w *two) requireOther(t *testing.T) (end func()) {
 				return
 			case <-time.After(time.Millisecond):
 				assert.NoError(t, w.add(1, patience))
-				assert.NoError(t, w.members.Load().clients[1].breaker.refuse())
+				assert.NoError(t, w.members.Load().backends[1].breaker.refuse())
 			}
 		}
 	})
@@ -287,7 +287,7 @@ func TestBreakerOfAServerThatIsNotThere(t *testing.T) {
 	w.servers[0].Kill()
 	s := openStore(t, w.servers[0].Addr)
 	require.ErrorIs(t, addTo(s, "k", time.Hour), counters.ErrNotSent)
-	require.Error(t, s.members.Load().clients[0].breaker.refuse())
+	require.Error(t, s.members.Load().backends[0].breaker.refuse())
 	addr := w.servers[0].Addr
 	assert.EqualError(t, s.Ping()[0].Err, "counters: the store is not available: dial tcp "+addr+": connect: connection refused")
 }
@@ -307,7 +307,7 @@ func TestTimeoutsOfOneStallDoNotOpenTheBreaker(t *testing.T) {
 		err := w.Read(over, w.keys[:1], make([]int64, 1))
 		assert.Equal(t, errOverdue, err)
 	}
-	require.NoError(t, w.members.Load().clients[0].breaker.refuse())
+	require.NoError(t, w.members.Load().backends[0].breaker.refuse())
 	w.servers[0].Resume()
 }
 
@@ -428,7 +428,7 @@ func TestAServerOwesAnswersToOneProbe(t *testing.T) {
 	require.Equal(t, "version, connection 2", server.next(t), "the next probe")
 	require.Empty(t, server.asked)
 	server.talk.Store(true)
-	require.Eventually(t, func() bool { return s.members.Load().clients[0].breaker.refuse() == nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.members.Load().backends[0].breaker.refuse() == nil }, patience, time.Millisecond)
 	require.NoError(t, s.Close())
 }
 
@@ -439,12 +439,12 @@ func TestALateAnswerDoesNotCloseTheBreaker(t *testing.T) {
 	s := openStore(t, server.address)
 	server.thinks.Store(int64(2 * timeout))
 	server.talk.Store(true)
-	s.members.Load().clients[0].breaker.note(down, context.DeadlineExceeded)
+	s.members.Load().backends[0].breaker.note(down, context.DeadlineExceeded)
 	for range 5 {
 		require.Equal(t, "version, connection 1", server.next(t))
-		require.Error(t, s.members.Load().clients[0].breaker.refuse())
+		require.Error(t, s.members.Load().backends[0].breaker.refuse())
 	}
 	server.thinks.Store(0)
-	require.Eventually(t, func() bool { return s.members.Load().clients[0].breaker.refuse() == nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.members.Load().backends[0].breaker.refuse() == nil }, patience, time.Millisecond)
 	require.NoError(t, s.Close())
 }

@@ -16,8 +16,8 @@ import (
 // number is a Unix time.
 const maxRelativeTTL = 30 * 24 * time.Hour
 
-// Below is the part of Memcached's text protocol that pipelines use; gomemcache
-// has no pipelines.
+// Below is the part of Memcached's text protocol that sessions use: all but set,
+// which is gomemcache's.
 
 var crlf = []byte("\r\n")
 

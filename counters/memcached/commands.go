@@ -29,7 +29,7 @@ func appendAddition(b []byte, a counters.Addition) []byte {
 
 // parseAddition returns what was answered to an addition whose incr was the
 // request of the given number. found is false when there was no counter.
-func (c *client) parseAddition(a counters.Addition, incr int) (n int64, found bool, err error) {
+func (c *session) parseAddition(a counters.Addition, incr int) (n int64, found bool, err error) {
 	n, found, err = parseCount(a.Key, c.conn.Reply(incr))
 	if a.New && !found && err == nil {
 		if add := c.conn.Reply(incr - 1); !bytes.HasSuffix(add, []byte("STORED\r\n")) {
@@ -57,7 +57,7 @@ func stored(reply []byte) bool { return string(reply) == "STORED\r\n" }
 
 // parseGets is parseItems for the gets of any number of keys, the first of which was
 // the request of the given number.
-func (c *client) parseGets(number int, keys []string, found func(i int, value []byte, version uint64) error) error {
+func (c *session) parseGets(number int, keys []string, found func(i int, value []byte, version uint64) error) error {
 	for first := 0; first < len(keys); number++ {
 		end := first + oneGet(keys[first:])
 		if err := parseItems(c.conn.Reply(number), keys[:end], first, found); err != nil {
@@ -70,13 +70,13 @@ func (c *client) parseGets(number int, keys []string, found func(i int, value []
 
 // parseCounts puts what gets of keys, as parseGets's, have answered into counts and versions.
 // None may be foreign.
-func (c *client) parseCounts(number int, keys []string, counts []int64, versions []uint64) error {
+func (c *session) parseCounts(number int, keys []string, counts []int64, versions []uint64) error {
 	return cmp.Or(c.parseGets(number, keys, intoCounts(counts, versions)), checkCounts(keys, counts))
 }
 
 // raise reads the counters of floors and replaces those that are less, in two
 // round trips. It returns those that somebody changed in between.
-func (c *client) raise(floors []counters.Floor) (again []counters.Floor, err error) {
+func (c *session) raise(floors []counters.Floor) (again []counters.Floor, err error) {
 	keys, counts, versions := make([]string, len(floors)), make([]int64, len(floors)), make([]uint64, len(floors))
 	for i, f := range floors {
 		keys[i] = f.Key
@@ -121,7 +121,7 @@ func (c *client) raise(floors []counters.Floor) (again []counters.Floor, err err
 }
 
 // delete deletes keys in one round trip. One that isn't there is no error.
-func (c *client) delete(keys []string) error {
+func (c *session) delete(keys []string) error {
 	b := c.requests[:0]
 	for _, key := range keys {
 		b = appendDelete(b, key)
@@ -140,7 +140,7 @@ func (c *client) delete(keys []string) error {
 }
 
 // load reads the state at key.
-func (c *client) load(key string) (counters.State, error) {
+func (c *session) load(key string) (counters.State, error) {
 	if err := c.exchange(0, appendGet(c.requests[:0], "gets", key)); err != nil {
 		return counters.State{}, err
 	}
@@ -153,18 +153,18 @@ func (c *client) load(key string) (counters.State, error) {
 const lifeShift = 40
 
 // state returns the state at key, whose gets was the request of the given number.
-func (c *client) state(number int, key string) (counters.State, error) {
+func (c *session) state(number int, key string) (counters.State, error) {
 	var s [1]counters.State
 	err := c.parseStates(number, []string{key}, s[:])
 	return s[0], err
 }
 
 // parseStates puts what gets of keys, as parseGets's, have answered into states.
-func (c *client) parseStates(number int, keys []string, states []counters.State) error {
+func (c *session) parseStates(number int, keys []string, states []counters.State) error {
 	err := c.parseGets(number, keys, intoStates(states))
 	for i := range states {
 		if s := &states[i]; s.Exists() {
-			s.Life = c.home.number<<lifeShift | max(c.newest, c.conn.Socket())
+			s.Life = c.backend.number<<lifeShift | max(c.newest, c.conn.Socket())
 		}
 	}
 	return err
@@ -177,9 +177,9 @@ func socketOf(life uint64) uint64 { return life & (1<<lifeShift - 1) }
 // swap stores value and loads what is there after that, in one round trip. It
 // only loads when old was read on a connection that is lost, or on another
 // server: this one may have given its version to another value.
-func (c *client) swap(key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+func (c *session) swap(key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
 	err := pipeline.ErrOtherSocket
-	if !old.Exists() || old.Life>>lifeShift == c.home.number {
+	if !old.Exists() || old.Life>>lifeShift == c.backend.number {
 		b := appendStore(c.requests[:0], key, expiration(ttl, time.Now()), old.Version, value)
 		err = c.exchange(socketOf(old.Life), appendGet(b, "gets", key))
 	}
@@ -203,7 +203,7 @@ func (c *client) swap(key string, old counters.State, value []byte, ttl time.Dur
 
 // parseSwap reports whether a swap was done whose add or cas was the request of the given
 // number.
-func (c *client) parseSwap(number int) (bool, error) {
+func (c *session) parseSwap(number int) (bool, error) {
 	reply := c.conn.Reply(number)
 	switch string(reply) {
 	case "STORED\r\n", "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n": // or changed, gone, there already
@@ -216,17 +216,17 @@ func (c *client) parseSwap(number int) (bool, error) {
 // unanswered returns err, a store's, as an Unanswered if it is one of a request
 // whose reply may still come. done reports whether a late reply, the one of the
 // given number, says that it was done.
-func (c *client) unanswered(err error, number int, done func(reply []byte) bool) error {
+func (c *session) unanswered(err error, number int, done func(reply []byte) bool) error {
 	if c.broken == nil || !errors.Is(err, counters.ErrTimeout) || errors.Is(err, counters.ErrNotSent) {
 		return err
 	}
-	conn, home := c.broken, c.home
+	conn, backend := c.broken, c.backend
 	return &counters.Unanswered{Err: err, Await: func(f func(err error)) {
-		home.late(conn, func(ctx context.Context, err error) {
+		backend.late(conn, func(ctx context.Context, err error) {
 			switch {
 			case err != nil:
 			case done(conn.Reply(number)):
-				home.awaitBreaker(ctx)
+				backend.awaitBreaker(ctx)
 			default:
 				err = counters.ErrNotSent
 			}

@@ -30,7 +30,7 @@ func TestAddManyMeasuresTheDistance(t *testing.T) {
 			return false
 		})
 	}
-	b := &s.members.Load().clients[0].budget
+	b := &s.members.Load().backends[0].budget
 	ok, _ := b.acquire(time.Now().Add(time.Second))
 	require.True(t, ok)
 	add()

@@ -24,10 +24,10 @@ func TestIdleBuffersAreBounded(t *testing.T) {
 	ctx := &counters.Deadline{At: time.Now().Add(time.Minute)}
 	state := bytes.Repeat([]byte("x"), 53_000)
 	const callers = 200
-	all := make([]*client, callers)
+	all := make([]*session, callers)
 	for range 2 { // the second time on what the first has left
 		for i := range all {
-			all[i], err = s.client(ctx, "a")
+			all[i], err = s.session(ctx, "a")
 			require.NoError(t, err)
 		}
 		for i, c := range all {

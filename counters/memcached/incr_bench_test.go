@@ -23,13 +23,13 @@ func BenchmarkIncrement(b *testing.B) {
 	}
 	for _, way := range []struct {
 		name string
-		incr func(*client) error
+		incr func(*session) error
 	}{
-		{"gomemcache", func(c *client) error {
+		{"gomemcache", func(c *session) error {
 			_, err := c.Increment("a", 1)
 			return err
 		}},
-		{"codec", func(c *client) error {
+		{"codec", func(c *session) error {
 			a := counters.Addition{Key: "a", Delta: 1}
 			err := c.exchange(0, appendAddition(c.requests[:0], a))
 			if err == nil {
@@ -39,7 +39,7 @@ func BenchmarkIncrement(b *testing.B) {
 		}},
 	} {
 		one := func(b *testing.B) {
-			c, err := s.client(ctx, "a")
+			c, err := s.session(ctx, "a")
 			if err == nil {
 				err = way.incr(c)
 				c.release()

@@ -425,7 +425,7 @@ func TestOperationsUnderWayOutliveTheMembership(t *testing.T) {
 	unconnected := a.Stat("curr_connections")
 	s, z := openFound(t, a)
 	require.NoError(t, addTo(s, "k", patience))
-	cs := s.members.Load().clients[0]
+	backend := s.members.Load().backends[0]
 	a.Pause()
 	counted := make(chan error)
 	go func() {
@@ -436,9 +436,9 @@ func TestOperationsUnderWayOutliveTheMembership(t *testing.T) {
 		counted <- err
 	}()
 	require.Eventually(t, func() bool {
-		cs.mu.Lock()
-		defer cs.mu.Unlock()
-		return cs.inUse == 1
+		backend.mu.Lock()
+		defer backend.mu.Unlock()
+		return backend.inUse == 1
 	}, patience, time.Millisecond)
 	publish(t, s, z, b)
 	require.NoError(t, addTo(s, "k", patience), "later ones don't wait")
@@ -447,8 +447,8 @@ func TestOperationsUnderWayOutliveTheMembership(t *testing.T) {
 	require.NoError(t, <-counted)
 	assert.Equal(t, []string{"k"}, b.Keys())
 	requireClosed(t, a, unconnected)
-	require.Nil(t, cs.get(&cs.single, time.Now().Add(patience)))
-	require.ErrorIs(t, cs.ask(patience, "version\r\n", checkVersion), errLeft)
+	require.Nil(t, backend.get(&backend.single, time.Now().Add(patience)))
+	require.ErrorIs(t, backend.ask(patience, "version\r\n", checkVersion), errLeft)
 }
 
 func TestCloseDoesNotWaitForServersThatHaveLeft(t *testing.T) {
@@ -456,15 +456,15 @@ func TestCloseDoesNotWaitForServersThatHaveLeft(t *testing.T) {
 	a, b := memcachedtest.Start(t), memcachedtest.Start(t)
 	s, z := openFound(t, a)
 	require.NoError(t, addTo(s, "k", patience))
-	cs := s.members.Load().clients[0]
+	backend := s.members.Load().backends[0]
 	a.Pause()
 	defer a.Resume()
 	counted := make(chan error)
 	go func() { counted <- addTo(s, "k", patience) }()
 	require.Eventually(t, func() bool {
-		cs.mu.Lock()
-		defer cs.mu.Unlock()
-		return cs.inUse == 1
+		backend.mu.Lock()
+		defer backend.mu.Unlock()
+		return backend.inUse == 1
 	}, patience, time.Millisecond)
 	publish(t, s, z, b)
 	start := time.Now()
@@ -584,7 +584,7 @@ func TestOutcomesFromAServerThatHasLeft(t *testing.T) {
 	unconnected := a.Stat("curr_connections")
 	s, z := openFound(t, a)
 	require.NoError(t, addTo(s, "k", patience))
-	cs := s.members.Load().clients[0]
+	backend := s.members.Load().backends[0]
 	fail := func() *counters.Unanswered {
 		var unanswered *counters.Unanswered
 		require.ErrorAs(t, addTo(s, "k", time.Second), &unanswered) // less than a socket may be silent
@@ -593,20 +593,20 @@ func TestOutcomesFromAServerThatHasLeft(t *testing.T) {
 	a.Pause()
 	told := make(chan error, 1)
 	fail().WhenKnown(func(err error) { told <- err })
-	cs.breaker.note(down, context.DeadlineExceeded)
+	backend.breaker.note(down, context.DeadlineExceeded)
 	publish(t, s, z, b)
 	require.Empty(t, told)
 	a.Resume()
 	require.NoError(t, <-told)
 	requireClosed(t, a, unconnected)
 
-	cs = s.members.Load().clients[0]
+	backend = s.members.Load().backends[0]
 	require.NoError(t, addTo(s, "k", patience))
 	b.Pause()
 	late := fail()
 	publish(t, s, z, a)
-	<-cs.unused
-	require.NoError(t, cs.single.pool.Close(), "as it is anyway")
+	<-backend.unused
+	require.NoError(t, backend.single.pool.Close(), "as it is anyway")
 	late.WhenKnown(func(err error) { told <- err })
 	err := <-told
 	require.ErrorIs(t, err, counters.ErrUnavailable)

@@ -76,14 +76,14 @@ type Store struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	mu      sync.Mutex // of what changes members, and of Close
-	servers uint64     // that have ever joined
+	joined  uint64     // servers, ever
 }
 
-// members are the servers of a moment, with their clients. They never change.
+// members are the servers of a moment. They never change.
 type members struct {
-	ring    *ring
-	clients []*clients              // of the ring's servers
-	missing []counters.ServerStatus // names that no servers are known of
+	ring     *ring
+	backends []*backend              // of the ring's servers, in its order
+	missing  []counters.ServerStatus // names that no servers are known of
 }
 
 // New returns a store on the servers of cfg. It looks their names up, for two
@@ -141,7 +141,7 @@ func newStore(cfg Config, dial func(*server) pipeline.DialFunc, r resolver) (*St
 }
 
 // adopt makes the servers of the membership the store's. Those that stay keep
-// their clients. The connections of those that have left are closed when the
+// their backends. The connections of those that have left are closed when the
 // operations on them have ended.
 func (s *Store) adopt() (joined, left []string) {
 	s.mu.Lock()
@@ -149,32 +149,32 @@ func (s *Store) adopt() (joined, left []string) {
 	if s.ctx.Err() != nil {
 		return nil, nil
 	}
-	old := s.members.Load().clients
-	leaving := make(map[server]*clients, len(old))
-	for _, cs := range old {
-		leaving[*cs.server] = cs
+	old := s.members.Load().backends
+	leaving := make(map[server]*backend, len(old))
+	for _, b := range old {
+		leaving[*b.server] = b
 	}
 	next := &members{ring: &ring{s.membership.servers()}, missing: s.membership.missing()}
 	for _, server := range next.ring.servers {
-		cs := leaving[*server]
-		if cs == nil {
-			s.servers++
-			cs = newClients(server, s.servers, s.dial(server), s.timeout, s.run)
+		b := leaving[*server]
+		if b == nil {
+			s.joined++
+			b = newBackend(server, s.joined, s.dial(server), s.timeout, s.run)
 			joined = append(joined, server.name)
 		}
 		delete(leaving, *server)
-		next.clients = append(next.clients, cs)
+		next.backends = append(next.backends, b)
 	}
 	s.members.Store(next)
-	for _, cs := range leaving {
-		left = append(left, cs.server.name)
-		cs.retire()
+	for _, b := range leaving {
+		left = append(left, b.server.name)
+		b.retire()
 		s.running.Go(func() {
 			select {
-			case <-cs.unused:
+			case <-b.unused:
 			case <-s.ctx.Done():
 			}
-			cs.close()
+			b.close()
 		})
 	}
 	slices.Sort(left)
@@ -193,7 +193,7 @@ func (s *Store) run(f func()) {
 // Add implements counters.Store with incr; when the counter doesn't exist, add
 // and incr. The commands that are known to be needed go out together.
 func (s *Store) Add(ctx context.Context, a counters.Addition) (int64, error) {
-	c, err := s.client(ctx, a.Key)
+	c, err := s.session(ctx, a.Key)
 	if err != nil {
 		return 0, err
 	}
@@ -223,7 +223,7 @@ func (s *Store) Read(ctx context.Context, keys []string, counts []int64) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	return s.with(ctx, keys[0], func(c *client) error {
+	return s.with(ctx, keys[0], func(c *session) error {
 		if err := c.exchange(0, appendGets(c.requests[:0], "get", keys)); err != nil {
 			return err
 		}
@@ -233,7 +233,7 @@ func (s *Store) Read(ctx context.Context, keys []string, counts []int64) error {
 
 // Subtract implements counters.Store with decr.
 func (s *Store) Subtract(ctx context.Context, key string, delta int64) error {
-	return s.with(ctx, key, func(c *client) error {
+	return s.with(ctx, key, func(c *session) error {
 		err := c.exchange(0, appendCount(c.requests[:0], "decr", key, delta))
 		if err == nil {
 			_, _, err = parseCount(key, c.conn.Reply(0))
@@ -247,7 +247,7 @@ func (s *Store) Raise(ctx context.Context, floors []counters.Floor) error {
 	if len(floors) == 0 {
 		return nil
 	}
-	return s.with(ctx, floors[0].Key, func(c *client) (err error) {
+	return s.with(ctx, floors[0].Key, func(c *session) (err error) {
 		for range attempts {
 			if floors, err = c.raise(floors); len(floors) == 0 || err != nil {
 				return err
@@ -259,7 +259,7 @@ func (s *Store) Raise(ctx context.Context, floors []counters.Floor) error {
 
 // Load implements counters.StateStore with gets.
 func (s *Store) Load(ctx context.Context, key string) (state counters.State, err error) {
-	err = s.with(ctx, key, func(c *client) error {
+	err = s.with(ctx, key, func(c *session) error {
 		state, err = c.load(key)
 		return err
 	})
@@ -270,7 +270,7 @@ func (s *Store) Load(ctx context.Context, key string) (state counters.State, err
 // replace. The answer to those doesn't tell the version, so a gets goes out
 // with them.
 func (s *Store) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
-	c, err := s.client(ctx, key)
+	c, err := s.session(ctx, key)
 	if err != nil {
 		return counters.State{}, false, err
 	}
@@ -281,7 +281,7 @@ func (s *Store) Swap(ctx context.Context, key string, old counters.State, value 
 
 // Put implements counters.StateStore with set.
 func (s *Store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
-	return s.with(ctx, key, func(c *client) error {
+	return s.with(ctx, key, func(c *session) error {
 		return c.Set(&memcache.Item{Key: key, Value: value, Expiration: expiration(ttl, time.Now())})
 	})
 }
@@ -291,7 +291,7 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	return s.with(ctx, keys[0], func(c *client) error { return c.delete(keys) })
+	return s.with(ctx, keys[0], func(c *session) error { return c.delete(keys) })
 }
 
 // Ping returns the states of all servers, in the order of Config.Servers, which
@@ -301,12 +301,12 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 // second. One that doesn't answer by then is down.
 func (s *Store) Ping() []counters.ServerStatus {
 	m := s.members.Load()
-	states := make([]counters.ServerStatus, len(m.clients))
+	states := make([]counters.ServerStatus, len(m.backends))
 	var wg sync.WaitGroup
-	for i, cs := range m.clients {
+	for i, b := range m.backends {
 		wg.Go(func() {
-			states[i] = cs.ping()
-			states[i].Stats = cs.stats.Load()
+			states[i] = b.ping()
+			states[i].Stats = b.stats.Load()
 		})
 	}
 	wg.Wait()
@@ -319,8 +319,8 @@ func (s *Store) Close() error {
 	s.mu.Lock()
 	s.cancel()
 	s.mu.Unlock()
-	for _, cs := range s.members.Load().clients {
-		cs.close()
+	for _, b := range s.members.Load().backends {
+		b.close()
 	}
 	s.running.Wait()
 	return nil
@@ -329,10 +329,10 @@ func (s *Store) Close() error {
 // Undecided counts a check of client that was decided without its server, because
 // of err, for Watch to tell.
 func (s *Store) Undecided(client string, err error) {
-	if m := s.members.Load(); len(m.clients) > 0 {
-		cs := m.clients[m.ring.pick(anyLimit.StateKey(client))]
-		cs.cause.Store(&err) // first: who sees the count has a cause
-		cs.undecided.Add(1)
+	if m := s.members.Load(); len(m.backends) > 0 {
+		b := m.backends[m.ring.pick(anyLimit.StateKey(client))]
+		b.cause.Store(&err) // first: who sees the count has a cause
+		b.undecided.Add(1)
 	}
 }
 
@@ -340,7 +340,7 @@ func (s *Store) Undecided(client string, err error) {
 // server is known, it is the first name that none is known of.
 func (s *Store) Server(key string) string {
 	m := s.members.Load()
-	if len(m.clients) == 0 {
+	if len(m.backends) == 0 {
 		if len(m.missing) == 0 {
 			return ""
 		}
@@ -352,28 +352,28 @@ func (s *Store) Server(key string) string {
 // anyLimit stands for each: all keys of a client are on the same server.
 var anyLimit = counters.StateNamespace("", "", "", "")
 
-// client gets an idle client of the server of key, or makes one, for an
-// operation that ends with ctx. The error says why nothing is sent.
-func (s *Store) client(ctx context.Context, key string) (*client, error) {
+// session gets an idle session on the server of key, or makes one, for an operation
+// that ends with ctx. The error says why nothing is sent.
+func (s *Store) session(ctx context.Context, key string) (*session, error) {
 	for deadline := deadline(ctx); ; {
 		m := s.members.Load()
-		if len(m.clients) == 0 {
+		if len(m.backends) == 0 {
 			return nil, errNoServers
 		}
-		cs := m.clients[m.ring.pick(key)]
-		if err := cs.refuse(deadline); err != nil {
+		b := m.backends[m.ring.pick(key)]
+		if err := b.refuse(deadline); err != nil {
 			return nil, err
 		}
-		if c := cs.get(&cs.single, deadline); c != nil {
+		if c := b.get(&b.single, deadline); c != nil {
 			return c, nil
 		}
 		// It has left since members were loaded, so there are others by now.
 	}
 }
 
-// with calls f with a client as client returns it, and returns a store's error.
-func (s *Store) with(ctx context.Context, key string, f func(*client) error) error {
-	c, err := s.client(ctx, key)
+// with calls f with a session on the server of key, and returns a store's error.
+func (s *Store) with(ctx context.Context, key string, f func(*session) error) error {
+	c, err := s.session(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -385,11 +385,11 @@ func (s *Store) with(ctx context.Context, key string, f func(*client) error) err
 // the deadline, if so: the breaker is open, or the time is over. Only after a failure
 // is that worth a look at the clock: it ends what a batch still has to ask when its
 // time is over.
-func (cs *clients) refuse(deadline time.Time) error {
-	if !cs.breaker.suspect.Load() {
+func (b *backend) refuse(deadline time.Time) error {
+	if !b.breaker.suspect.Load() {
 		return nil
 	}
-	err := cs.breaker.refuse()
+	err := b.breaker.refuse()
 	if err == nil && !time.Now().Before(deadline) {
 		err = errOverdue
 	}

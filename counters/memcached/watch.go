@@ -32,7 +32,7 @@ func (s *Store) Watch(ctx context.Context, log *slog.Logger) {
 	var following sync.WaitGroup
 	following.Go(func() { s.follow(ctx, log) })
 	defer following.Wait()
-	voices := make(map[*clients]*voice)
+	voices := make(map[*backend]*voice)
 	ticks := time.NewTicker(watchInterval)
 	defer ticks.Stop()
 	for asked := (time.Time{}); ctx.Err() == nil; {
@@ -40,13 +40,13 @@ func (s *Store) Watch(ctx context.Context, log *slog.Logger) {
 			asked = now
 			s.readStats()
 		}
-		present := s.members.Load().clients
-		maps.DeleteFunc(voices, func(cs *clients, _ *voice) bool { return !slices.Contains(present, cs) })
-		for _, cs := range present {
-			if voices[cs] == nil {
-				voices[cs] = new(voice)
+		present := s.members.Load().backends
+		maps.DeleteFunc(voices, func(b *backend, _ *voice) bool { return !slices.Contains(present, b) })
+		for _, b := range present {
+			if voices[b] == nil {
+				voices[b] = new(voice)
 			}
-			voices[cs].speak(time.Now(), cs, log.With(slog.String("server", cs.server.name)))
+			voices[b].speak(time.Now(), b, log.With(slog.String("server", b.server.name)))
 		}
 		select {
 		case <-ticks.C:
@@ -85,24 +85,24 @@ func (s *Store) follow(ctx context.Context, log *slog.Logger) {
 
 func (s *Store) readStats() {
 	var wg sync.WaitGroup
-	for _, cs := range s.members.Load().clients {
-		wg.Go(cs.readStats)
+	for _, b := range s.members.Load().backends {
+		wg.Go(b.readStats)
 	}
 	wg.Wait()
 }
 
 // readStats asks a server that answers for its statistics.
-func (cs *clients) readStats() {
+func (b *backend) readStats() {
 	var stats counters.ServerStats
 	read := func(reply []byte) (err error) {
 		stats, err = parseStats(reply, time.Now())
 		return err
 	}
-	if cs.ping().Err != nil || cs.ask(cs.patience(), "stats\r\n", read) != nil {
-		cs.stats.Store(nil)
+	if b.ping().Err != nil || b.ask(b.patience(), "stats\r\n", read) != nil {
+		b.stats.Store(nil)
 		return
 	}
-	cs.stats.Store(&stats)
+	b.stats.Store(&stats)
 }
 
 // A voice logs what happens to a server, at most one line of a kind in each lineInterval.
@@ -120,18 +120,18 @@ type voice struct {
 	untold    int64     // evictions since warned
 }
 
-func (v *voice) speak(now time.Time, cs *clients, log *slog.Logger) {
-	n := v.news(now, cs.breaker.record(now), cs.undecided.Load())
+func (v *voice) speak(now time.Time, b *backend, log *slog.Logger) {
+	n := v.news(now, b.breaker.record(now), b.undecided.Load())
 	down, without := slog.Duration("down", n.down.Round(time.Millisecond)), slog.Int64("checks_without_it", n.undecided)
 	switch n.what {
 	case wentDown:
-		log.Warn("a Memcached server is down", slog.Any("error", cs.breaker.refuse()), without)
+		log.Warn("a Memcached server is down", slog.Any("error", b.breaker.refuse()), without)
 	case cameBack:
 		log.Info("a Memcached server answers again", down, without)
 	case leftUndecided:
-		log.Warn("a Memcached server left checks undecided", slog.Any("error", *cs.cause.Load()), down, without)
+		log.Warn("a Memcached server left checks undecided", slog.Any("error", *b.cause.Load()), down, without)
 	}
-	stats := cs.stats.Load()
+	stats := b.stats.Load()
 	if stats != nil && stats.Ahead != 0 && now.Sub(v.clock) >= clockInterval {
 		v.clock = now
 		log.Warn("the clocks of this machine and a Memcached server's differ: synchronize them", slog.Duration("ahead_at_least", stats.Ahead))

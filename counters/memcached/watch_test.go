@@ -99,7 +99,7 @@ func TestUndecidedChecksAreTheirServers(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, "a:1", "b:1", "c:1")
 	m := s.members.Load()
-	want := make([]int64, len(m.clients))
+	want := make([]int64, len(m.backends))
 	for i := range 30 {
 		for _, client := range []string{"c", "a:b/", "~", "\u00e9", strings.Repeat("x", 300)} {
 			client += fmt.Sprint(i)
@@ -110,8 +110,8 @@ func TestUndecidedChecksAreTheirServers(t *testing.T) {
 			want[keeps]++
 		}
 	}
-	for i, cs := range m.clients {
-		assert.Equal(t, want[i], cs.undecided.Load(), "%s", cs.server.name)
+	for i, backend := range m.backends {
+		assert.Equal(t, want[i], backend.undecided.Load(), "%s", backend.server.name)
 		assert.NotZero(t, want[i])
 	}
 	none, err := New(Config{Servers: []string{"dns+nowhere.invalid:1"}})
@@ -158,7 +158,7 @@ func (l *lines) String() string {
 func TestBreakerRecords(t *testing.T) {
 	t.Parallel()
 	w := openTwo(t)
-	b := &w.members.Load().clients[0].breaker
+	b := &w.members.Load().backends[0].breaker
 	require.Equal(t, record{}, b.record(time.Now()))
 	w.servers[0].Kill()
 	w.awaitOpen(t)
@@ -197,7 +197,7 @@ func TestWatchTellsOfOutagesAndEvictions(t *testing.T) {
 	assert.Nil(t, states[1].Stats)
 
 	var v voice
-	v.speak(time.Now(), s.members.Load().clients[0], logger)
+	v.speak(time.Now(), s.members.Load().backends[0], logger)
 	value := strings.Repeat("v", 10_000)
 	for i := range 1000 {
 		small.Do(fmt.Sprintf("set k%d 0 0 %d\r\n%s", i, len(value), value), "STORED", "SERVER_ERROR")
@@ -209,7 +209,7 @@ func TestWatchTellsOfOutagesAndEvictions(t *testing.T) {
 		Items: small.Stat("curr_items"), Bytes: small.Stat("bytes"), Evictions: small.Stat("evictions"),
 	}, *stats)
 	require.NotZero(t, stats.Evictions)
-	v.speak(time.Now(), s.members.Load().clients[0], logger)
+	v.speak(time.Now(), s.members.Load().backends[0], logger)
 	assert.Contains(t, log.String(), fmt.Sprintf("evictions=%d\n", stats.Evictions))
 }
 
