@@ -30,8 +30,8 @@ var (
 // concurrently. Get one from Pool.DialContext: the zero Conn isn't usable.
 type Conn struct {
 	request
-	connection *connection
-	socket     *socket // where the request was sent
+	link   *link
+	socket *socket // where the request was sent
 
 	unread int  // where in reply.data Read goes on
 	owed   bool // wake has, or will have, a token for the request
@@ -45,14 +45,14 @@ type Conn struct {
 }
 
 // DialContext returns a new *Conn to the server. It doesn't wait: the first
-// request dials if no connection is open. The error is net.ErrClosed after
+// request dials if no socket is open. The error is net.ErrClosed after
 // Close.
 func (p *Pool) DialContext(_ context.Context, network, address string) (net.Conn, error) {
-	c, err := p.connection(network, address)
+	l, err := p.link(network, address)
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{request: request{wake: make(chan struct{}, 1)}, connection: c}, nil
+	return &Conn{request: request{wake: make(chan struct{}, 1)}, link: l}, nil
 }
 
 // Write takes the next part of a request. With the last part it sends the whole
@@ -113,13 +113,13 @@ func (c *Conn) Socket() uint64 { return c.socket.number }
 
 // Open returns the number of the socket that is open, or 0.
 func (c *Conn) Open() uint64 {
-	if s := c.connection.open.Load(); s != nil {
+	if s := c.link.open.Load(); s != nil {
 		return s.number
 	}
 	return 0
 }
 
-// prepare makes requests the connection's.
+// prepare makes commands the request of c.
 func (c *Conn) prepare(requests []byte) error {
 	for rest := requests; len(rest) > 0; {
 		n, command, err := parseRequest(rest)
@@ -137,13 +137,13 @@ func (c *Conn) prepare(requests []byte) error {
 }
 
 // Late has f called, once, when it is known what became of the request that the
-// connection has given up last, by its deadline or by Close. The error is nil
+// Conn has given up last, by its deadline or by Close. The error is nil
 // if the server has answered after all: Reply is valid then, but for the values
 // that a get has read. It is ErrNotSent if the request was never sent. Any
 // other means that nobody will ever know. f has a goroutine of its own, which
 // Pool.Close awaits, and whose context it ends.
 func (c *Conn) Late(f func(ctx context.Context, err error)) {
-	pool := c.connection.pool
+	pool := c.link.pool
 	late := func(err error) { f(pool.ctx, err) }
 	c.request.late.Store(&late)
 	if report := c.request.report(); report != nil {
@@ -162,7 +162,7 @@ func (c *Conn) Reply(i int) []byte {
 	return c.reply.data[start:c.reply.ends[i]]
 }
 
-// ready returns why the connection can't take a request, if so.
+// ready returns why c can't take a request, if so.
 func (c *Conn) ready() error {
 	if c.owed {
 		return errOutstanding
@@ -177,8 +177,7 @@ func (c *Conn) ready() error {
 	return c.dead()
 }
 
-// reset makes the connection ready for a request, unless a socket may still use
-// it.
+// reset makes c ready for a request, unless a socket may still use it.
 func (c *Conn) reset() {
 	state := c.state.Load()
 	if state == expired || state == closed || !c.state.CompareAndSwap(state, idle) {
@@ -200,7 +199,7 @@ func (c *Conn) send(newest uint64) error {
 	c.mu.Unlock()
 	c.owed = true
 	for c.pending() {
-		s, err := c.connection.socket(&c.request)
+		s, err := c.link.socket(&c.request)
 		ok := false
 		if err == nil && newest != 0 && s.number > newest {
 			err = ErrOtherSocket
@@ -229,7 +228,7 @@ func (c *Conn) send(newest uint64) error {
 	return c.dead()
 }
 
-// dead returns why the connection is of no further use.
+// dead returns why c is of no further use.
 func (c *Conn) dead() error {
 	if c.state.Load() == expired {
 		return os.ErrDeadlineExceeded
@@ -239,7 +238,7 @@ func (c *Conn) dead() error {
 
 // Read waits for the reply until the read deadline, and returns what p has room
 // for. The error is os.ErrDeadlineExceeded after the deadline, net.ErrClosed
-// after Close, and one that is not a timeout when the connection was lost.
+// after Close, and one that is not a timeout when the socket was lost.
 func (c *Conn) Read(p []byte) (int, error) {
 	if err := c.awaitReply(); err != nil {
 		return 0, err
@@ -287,18 +286,18 @@ func (c *Conn) Close() error {
 // Buffered returns how many bytes are kept in buffers for the next request.
 func (c *Conn) Buffered() int { return cap(c.text) + cap(c.reply.data) }
 
-// Shrink gives the buffers up, of a connection that no request is under way on.
+// Shrink gives the buffers up. No request may be under way.
 func (c *Conn) Shrink() {
 	if c.ready() == nil {
 		c.text, c.reply.data = nil, nil
 	}
 }
 
-// LocalAddr returns the server's address: a connection has none of its own.
-func (c *Conn) LocalAddr() net.Addr { return c.connection.endpoint }
+// LocalAddr returns the server's address: a Conn has none of its own.
+func (c *Conn) LocalAddr() net.Addr { return c.link.endpoint }
 
 // RemoteAddr returns the server's address.
-func (c *Conn) RemoteAddr() net.Addr { return c.connection.endpoint }
+func (c *Conn) RemoteAddr() net.Addr { return c.link.endpoint }
 
 // SetDeadline sets the deadlines for sending a request and for its reply. The
 // zero time means none.

@@ -1,7 +1,7 @@
 // Package pipeline shares one socket to each Memcached server among any number
-// of callers. Every caller has a connection of its own, a net.Conn that takes
-// one request at a time, or several with Exchange. Requests of all callers go
-// out together, and replies are dealt out in order.
+// of callers. Every caller has a Conn of its own, a net.Conn that takes one
+// command at a time, or several with Exchange: that is its request. Requests of
+// all callers go out together, and replies are dealt out in order.
 //
 // A caller that gives up disturbs nobody: its late reply is read, and can be
 // asked for with Late. A request that could put the stream out of step is
@@ -26,8 +26,8 @@ const (
 	dialInterval = time.Second
 )
 
-// A Pool shares one connection per server among any number of callers, who each
-// hold a Conn. Make one with New: the zero Pool isn't usable. It is safe for
+// A Pool shares one socket per server among any number of callers, who each hold
+// a Conn. Make one with New: the zero Pool isn't usable. It is safe for
 // concurrent use.
 type Pool struct {
 	dial    DialFunc
@@ -37,15 +37,15 @@ type Pool struct {
 	sockets *atomic.Uint64 // that have been opened, of all pools beside this one too
 	first   *Pool          // that this one is beside, or nil
 
-	mu          sync.Mutex
-	connections map[endpoint]*connection
+	mu    sync.Mutex
+	links map[endpoint]*link
 }
 
 // New returns a Pool that connects with dial. The context given to dial ends
 // with Close, or after a second.
 func New(dial DialFunc) *Pool {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Pool{dial: dial, ctx: ctx, cancel: cancel, sockets: new(atomic.Uint64), connections: make(map[endpoint]*connection)}
+	return &Pool{dial: dial, ctx: ctx, cancel: cancel, sockets: new(atomic.Uint64), links: make(map[endpoint]*link)}
 }
 
 // Beside returns another Pool that connects with dial, with sockets of its own,
@@ -60,47 +60,47 @@ func (p *Pool) Beside(dial DialFunc) *Pool {
 // at most once a second, and doesn't wait for it. A pool beside another has none opened
 // before the other's is open, so that a last place is the other's.
 func (p *Pool) Ready(network, address string) bool {
-	c, err := p.connection(network, address)
+	l, err := p.link(network, address)
 	if err != nil {
 		return false
 	}
-	if c.open.Load() != nil {
+	if l.open.Load() != nil {
 		return true
 	}
 	if p.first == nil || p.first.isOpen(network, address) {
-		c.dialAgain()
+		l.dialAgain()
 	}
 	return false
 }
 
 func (p *Pool) isOpen(network, address string) bool {
-	c, err := p.connection(network, address)
-	return err == nil && c.open.Load() != nil
+	l, err := p.link(network, address)
+	return err == nil && l.open.Load() != nil
 }
 
 // Newest returns the number of the socket that has been opened last, in this
 // pool or one beside it; 0 if none has.
 func (p *Pool) Newest() uint64 { return p.sockets.Load() }
 
-// connection returns the connection to a server, open or not. The error is
+// link returns the link to a server. The error is
 // net.ErrClosed after Close.
-func (p *Pool) connection(network, address string) (*connection, error) {
+func (p *Pool) link(network, address string) (*link, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ctx.Err() != nil {
 		return nil, net.ErrClosed
 	}
 	e := endpoint{network, address}
-	c := p.connections[e]
-	if c == nil {
-		c = &connection{pool: p, endpoint: e}
-		p.connections[e] = c
+	l := p.links[e]
+	if l == nil {
+		l = &link{pool: p, endpoint: e}
+		p.links[e] = l
 	}
-	return c, nil
+	return l, nil
 }
 
-// Close closes every connection and returns when all goroutines have ended.
-// Commands in flight and later ones fail. The error is always nil.
+// Close closes every socket and returns when all goroutines have ended.
+// Requests in flight and later ones fail. The error is always nil.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.cancel()
@@ -121,8 +121,8 @@ func (p *Pool) Go(f func(ctx context.Context)) bool {
 	return true
 }
 
-// connection is the one connection to a server: open, being dialed, or neither.
-type connection struct {
+// A link is a pool's one way to a server: its socket is open, being dialed, or neither.
+type link struct {
 	pool     *Pool
 	endpoint endpoint
 	open     atomic.Pointer[socket]
@@ -141,17 +141,17 @@ type dialing struct {
 
 // socket returns the open socket. Without one, all callers wait for the same
 // dial, each until its own request is interrupted.
-func (c *connection) socket(r *request) (*socket, error) {
-	if s := c.open.Load(); s != nil {
+func (l *link) socket(r *request) (*socket, error) {
+	if s := l.open.Load(); s != nil {
 		return s, nil
 	}
-	c.mu.Lock()
-	if s := c.open.Load(); s != nil {
-		c.mu.Unlock()
+	l.mu.Lock()
+	if s := l.open.Load(); s != nil {
+		l.mu.Unlock()
 		return s, nil
 	}
-	d := c.dial()
-	c.mu.Unlock()
+	d := l.dial()
+	l.mu.Unlock()
 	if d == nil {
 		return nil, net.ErrClosed
 	}
@@ -164,45 +164,45 @@ func (c *connection) socket(r *request) (*socket, error) {
 }
 
 // dial returns the dial that is under way, or begins one; nil after Close. mu is held.
-func (c *connection) dial() *dialing {
-	if c.dialing == nil {
+func (l *link) dial() *dialing {
+	if l.dialing == nil {
 		d := &dialing{done: make(chan struct{})}
-		if !c.pool.Go(func(ctx context.Context) { c.run(ctx, d) }) {
+		if !l.pool.Go(func(ctx context.Context) { l.run(ctx, d) }) {
 			return nil
 		}
-		c.dialing = d
+		l.dialing = d
 	}
-	return c.dialing
+	return l.dialing
 }
 
 // dialAgain begins a dial, unless one has begun a moment ago.
-func (c *connection) dialAgain() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now := time.Now(); now.Sub(c.dialed) >= dialInterval {
-		c.dialed = now
-		c.dial()
+func (l *link) dialAgain() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); now.Sub(l.dialed) >= dialInterval {
+		l.dialed = now
+		l.dial()
 	}
 }
 
 // run dials, and then reads the socket until it is lost.
-func (c *connection) run(ctx context.Context, d *dialing) {
+func (l *link) run(ctx context.Context, d *dialing) {
 	dial, cancel := context.WithTimeout(ctx, dialTimeout)
-	conn, err := c.pool.dial(dial, c.endpoint.network, c.endpoint.address)
+	conn, err := l.pool.dial(dial, l.endpoint.network, l.endpoint.address)
 	cancel()
 	var s *socket
 	if err != nil {
 		err = downError{err}
 	} else {
-		s = newSocket(conn, c.endpoint, &c.pool.running)
-		s.number = c.pool.sockets.Add(1)
-		s.lost = func() { c.open.CompareAndSwap(s, nil) }
+		s = newSocket(conn, l.endpoint, &l.pool.running)
+		s.number = l.pool.sockets.Add(1)
+		s.lost = func() { l.open.CompareAndSwap(s, nil) }
 	}
 	d.socket, d.err = s, err
-	c.mu.Lock()
-	c.open.Store(s)
-	c.dialing = nil
-	c.mu.Unlock()
+	l.mu.Lock()
+	l.open.Store(s)
+	l.dialing = nil
+	l.mu.Unlock()
 	close(d.done)
 	if s != nil {
 		failed := make(chan struct{})

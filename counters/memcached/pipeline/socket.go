@@ -15,10 +15,10 @@ import (
 const (
 	// lookInterval is how often a silent socket is looked at. It is closed when
 	// replies were due at stallLooks looks in a row with not a byte in between,
-	// so within 1.75 seconds. A look that comes later than the next was due
-	// starts the count anew: this process was held up, and perhaps the server
-	// with it. Many short intervals notice that wherever it happens. So does a
-	// large write that goes on.
+	// so within 1.75 seconds. The count starts anew while a large write goes on,
+	// and with a look that comes later than the next was due: this process was
+	// held up, and perhaps the server with it. With many short intervals that is
+	// noticed wherever it happens.
 	lookInterval = 250 * time.Millisecond
 	stallLooks   = 7
 	// maxInFlight and maxQueued (bytes) bound what one socket holds for a
@@ -107,8 +107,7 @@ func newSocket(conn net.Conn, e endpoint, running *sync.WaitGroup) *socket {
 func (s *socket) inFlight() int { return len(s.queue) + len(s.sent) + s.inBatch }
 
 // send queues r and sees to it that it is written. While the socket is full it
-// waits until r's deadline. It returns false when the connection was lost
-// before.
+// waits until r's deadline. It returns false when the socket was lost before.
 func (s *socket) send(r *request) (bool, error) {
 	many := len(r.reply.commands) > fewCommands
 	s.mu.Lock()

@@ -215,7 +215,7 @@ func TestReaderWhoGivesUpLeavesOthersTheirReplies(t *testing.T) {
 	s, d := startPool(t)
 	reader, other := newConn(t, s, m.Network(), m.Addr), newConn(t, s, m.Network(), m.Addr)
 	requireAsk(t, reader, "set k 0 0 1\r\n7\r\n", "STORED\r\n")
-	open := reader.connection.open.Load()
+	open := reader.link.open.Load()
 	require.Eventually(t, open.unread.Load, 5*time.Second, time.Millisecond)
 	m.Pause()
 	answers := make(chan error, 2)
@@ -243,7 +243,7 @@ func TestDeadlineThatPassesBetweenWriteAndRead(t *testing.T) {
 	s, _ := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
 	requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
-	open := h.connection.open.Load()
+	open := h.link.open.Load()
 	require.Eventually(t, open.unread.Load, 5*time.Second, time.Millisecond)
 	m.Pause()
 	require.NoError(t, h.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
@@ -266,7 +266,7 @@ func TestDeadlineThatChangesWhileReading(t *testing.T) {
 	} {
 		h := newConn(t, s, m.Network(), m.Addr)
 		requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
-		require.Eventually(t, h.connection.open.Load().unread.Load, 5*time.Second, time.Millisecond)
+		require.Eventually(t, h.link.open.Load().unread.Load, 5*time.Second, time.Millisecond)
 		m.Pause()
 		require.NoError(t, h.SetDeadline(time.Time{}))
 		send(t, h, "version\r\n")
@@ -322,7 +322,7 @@ func TestRestartOfIdleServerFailsNothing(t *testing.T) {
 	h := newConn(t, s, m.Network(), m.Addr)
 	for range 3 {
 		requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
-		open := h.connection.open.Load()
+		open := h.link.open.Load()
 		require.Eventually(t, open.unread.Load, 5*time.Second, time.Millisecond)
 		m.Kill()
 		m.Restart()
@@ -340,7 +340,7 @@ func TestIdleConnectionIsKept(t *testing.T) {
 	h := newConn(t, s, m.Network(), m.Addr)
 	for range 3 {
 		requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
-		require.NoError(t, h.connection.open.Load().conn.SetReadDeadline(time.Unix(1, 0)))
+		require.NoError(t, h.link.open.Load().conn.SetReadDeadline(time.Unix(1, 0)))
 	}
 	require.EqualValues(t, 1, d.count.Load())
 }

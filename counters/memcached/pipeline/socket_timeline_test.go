@@ -313,7 +313,7 @@ func TestConnectionThatTimesOutIsLost(t *testing.T) {
 	t.Parallel()
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		h := post(t, s, "incr k 1\r\n")
-		h.connection.open.Load().fail(syscall.ETIMEDOUT)
+		h.link.open.Load().fail(syscall.ETIMEDOUT)
 		_, err := answer(h)
 		requireLost(t, err)
 		require.ErrorContains(t, err, syscall.ETIMEDOUT.Error())
