@@ -113,7 +113,7 @@ func (b *backend) ask(timeout time.Duration, command string, read func(reply []b
 		return errLeft
 	}
 	defer c.release()
-	err := c.exchange(0, append(c.requests[:0], command...))
+	err := c.exchange(0, append(c.text[:0], command...))
 	if err == nil {
 		err = read(c.conn.Reply(0))
 	}
@@ -231,8 +231,8 @@ func (b *backend) late(conn *pipeline.Conn, f func(ctx context.Context, err erro
 	})
 }
 
-// maxKeptRequests is the largest buffer kept for the next exchange, in bytes.
-const maxKeptRequests = 64 << 10
+// maxKeptText is the largest buffer kept for the next exchange, in bytes.
+const maxKeptText = 64 << 10
 
 // A session is one operation at a time on a server. It sends commands itself, several
 // in a round trip: gomemcache can't, and takes twice the time for a lone incr among
@@ -245,7 +245,7 @@ type session struct {
 	lane     *lane
 	conn     *pipeline.Conn // gomemcache's too; nil until it is needed
 	newest   uint64         // the newest socket when the last exchange began
-	requests []byte         // a buffer for those of an exchange
+	text     []byte         // a buffer for the commands of an exchange
 	kept     int            // bytes in buffers, while it is idle
 	deadline time.Time
 	answered bool           // the server has, in this operation
@@ -263,14 +263,14 @@ func newSession(b *backend, l *lane) *session {
 // buffered returns how many bytes are kept in buffers.
 func (c *session) buffered() int {
 	if c.conn == nil {
-		return cap(c.requests)
+		return cap(c.text)
 	}
-	return cap(c.requests) + c.conn.Buffered()
+	return cap(c.text) + c.conn.Buffered()
 }
 
 // shrink gives the buffers up.
 func (c *session) shrink() {
-	c.requests, c.kept = nil, 0
+	c.text, c.kept = nil, 0
 	if c.conn != nil {
 		c.conn.Shrink()
 	}
@@ -341,13 +341,13 @@ func (c *session) open() uint64 {
 	return c.conn.Open()
 }
 
-// exchange sends requests in one piece and waits for all their replies, which
+// exchange sends commands in one piece and waits for all their replies, which
 // conn has then. If newest isn't 0, they go out on a socket that was open when
 // that was the newest, or not at all.
-func (c *session) exchange(newest uint64, requests []byte) error {
-	c.requests = requests
-	if cap(requests) > maxKeptRequests {
-		c.requests = nil
+func (c *session) exchange(newest uint64, commands []byte) error {
+	c.text = commands
+	if cap(commands) > maxKeptText {
+		c.text = nil
 	}
 	if err := c.connect(); err != nil {
 		return err
@@ -356,7 +356,7 @@ func (c *session) exchange(newest uint64, requests []byte) error {
 		return err
 	}
 	c.newest = c.lane.pool.Newest()
-	err := c.conn.Exchange(newest, requests)
+	err := c.conn.Exchange(newest, commands)
 	c.answered = err == nil
 	if err != nil && !errors.Is(err, pipeline.ErrOtherSocket) {
 		// After a timeout the connection is of no further use, to gomemcache

@@ -71,7 +71,7 @@ type tasks interface {
 type many struct {
 	deadline  time.Time
 	tasks     tasks
-	verb      string                  // of what they read by
+	verb      string                  // get or gets, as what they read needs
 	performed func(reply []byte) bool // whether the reply to a task's command says that it was done
 	running   sync.WaitGroup          // goroutines of shares
 
@@ -99,13 +99,13 @@ type share struct {
 	sending sync.WaitGroup
 }
 
-// A piece is tasks that are sent together, and their requests. All that they read is in one get at
+// A piece is tasks that are sent together, and their commands. All that they read is in one get at
 // the end, as Memcached sends the replies that it has with each get.
 type piece struct {
-	numbers  []int // of the tasks
-	commands []int // the number of the request of each addition, or replacement, whose reply says if it was done
-	requests []byte
-	count    int      // of requests, without gets
+	numbers  []int    // of the tasks
+	commands []int    // of each addition, or replacement, the number of the command whose reply says if it was done
+	text     []byte   // the commands
+	count    int      // of commands, without gets
 	keys     []string // that are read
 	unread   error    // why they weren't
 	values   int      // bytes of keys, and about as many as are read
@@ -121,14 +121,14 @@ type piece struct {
 	newest       uint64           // on which replacements may go out
 }
 
-func (p *piece) reset(requests []byte) {
+func (p *piece) reset(text []byte) {
 	clear(p.keys)
 	clear(p.additions)
 	clear(p.added)
 	clear(p.replacements)
 	clear(p.states)
 	*p = piece{
-		numbers: p.numbers[:0], commands: p.commands[:0], requests: requests[:0], keys: p.keys[:0],
+		numbers: p.numbers[:0], commands: p.commands[:0], text: text[:0], keys: p.keys[:0],
 		additions: p.additions[:0], ends: p.ends[:0], added: p.added[:0], counts: p.counts[:0],
 		replacements: p.replacements[:0], states: p.states[:0],
 	}
@@ -143,10 +143,10 @@ func (p *piece) reads(keys ...string) {
 }
 
 // ask appends the gets of what is read.
-func (p *piece) ask(verb string) { p.requests = appendGets(p.requests, verb, p.keys) }
+func (p *piece) ask(verb string) { p.text = appendGets(p.text, verb, p.keys) }
 
 // size returns how many bytes are sent, with the values that come back.
-func (p *piece) size() int { return len(p.requests) + p.values }
+func (p *piece) size() int { return len(p.text) + p.values }
 
 // full reports whether there is no room for another task like the last: what is
 // more than maxPiece would take the place of another piece.
@@ -262,11 +262,11 @@ func (s *share) exchange(c *session, p *piece, alone bool) error {
 	acquired = size
 	p.ask(s.verb)
 	begun := time.Now()
-	err := c.exchange(p.newest, p.requests)
+	err := c.exchange(p.newest, p.text)
 	if errors.Is(err, pipeline.ErrOtherSocket) {
 		p.resend()
 		p.ask(s.verb)
-		err = c.exchange(0, p.requests)
+		err = c.exchange(0, p.text)
 	}
 	if err == nil {
 		budget.measured(time.Since(begun), alone)
@@ -278,7 +278,7 @@ func (s *share) exchange(c *session, p *piece, alone bool) error {
 func (s *share) next(c *session, p *piece) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.reset(c.requests)
+	p.reset(c.text)
 	for queue := &s.again; !p.full(); {
 		if len(*queue) == 0 {
 			if queue = &s.waiting; len(*queue) == 0 {
@@ -315,7 +315,7 @@ func (t *additions) begin(_ *session, p *piece, i int) counters.Turn {
 	}
 	for _, a := range begun[len(p.additions):] {
 		if a.Key != "" {
-			p.requests = appendAddition(p.requests, a)
+			p.text = appendAddition(p.text, a)
 			p.count += incrNumber(a) + 1
 		}
 		p.commands = append(p.commands, p.count-1)
@@ -350,7 +350,7 @@ func (t *additions) end(c *session, p *piece, j int, failed func(command int) er
 }
 
 // added returns what was answered to the next addition of p, whose incr or decr, if it has
-// one, was the request of the given number.
+// one, was the command of the given number.
 func (c *session) added(p *piece, a counters.Addition, command int) counters.Added {
 	copy(a.Counts, p.counts[p.dealt:])
 	p.dealt += len(a.Read)
@@ -399,11 +399,11 @@ func (t *replacements) begin(c *session, p *piece, i int) counters.Turn {
 	return turn
 }
 
-// replace appends the requests of a replacement.
+// replace appends the commands of a replacement.
 func (p *piece) replace(r counters.Replacement) {
 	p.commands = append(p.commands, p.count)
 	if r.Value != nil {
-		p.requests = appendStore(p.requests, r.Key, expiration(r.TTL, time.Now()), r.Old.Version, r.Value)
+		p.text = appendStore(p.text, r.Key, expiration(r.TTL, time.Now()), r.Old.Version, r.Value)
 		p.count++
 	}
 	if isRead(r) {
@@ -451,10 +451,10 @@ func (t *replacements) end(c *session, p *piece, j int, failed func(command int)
 
 func (t *replacements) leave(i int, err error) { t.done(i, counters.State{}, false, err) }
 
-// resend makes the requests of replacements anew, for any socket: without what was to replace
+// resend makes the commands of replacements anew, for any socket: without what was to replace
 // a version that was read before. Additions go out on any socket.
 func (p *piece) resend() {
-	p.requests, p.commands, p.keys, p.count, p.values = p.requests[:0], p.commands[:0], p.keys[:0], 0, 0
+	p.text, p.commands, p.keys, p.count, p.values = p.text[:0], p.commands[:0], p.keys[:0], 0, 0
 	for j := range p.replacements {
 		r := &p.replacements[j]
 		if r.Old.Exists() {

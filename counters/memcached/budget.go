@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// maxPiece is about how many bytes of the requests of many clients are sent in
+	// maxPiece is about how many bytes of the commands for many clients are sent in
 	// one piece, with the values that come back, and pieceTime about how long
 	// Memcached takes for them.
 	maxPiece  = 16 << 10

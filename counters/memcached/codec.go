@@ -100,8 +100,8 @@ func parseCount(key string, reply []byte) (n int64, found bool, err error) {
 	return int64(u), true, nil
 }
 
-// parseItems calls found for each item that a get of keys, of which those before the
-// first-th are others', answered, with the number of its key.
+// parseItems calls found for each item that a get of keys[first:] answered, with the
+// index of its key in keys.
 func parseItems(reply []byte, keys []string, first int, found func(i int, value []byte, version uint64) error) error {
 	for i := first; string(reply) != "END\r\n"; i++ {
 		key, value, version, rest, err := cutValue(reply)

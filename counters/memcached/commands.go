@@ -13,8 +13,8 @@ import (
 	"weir/counters/memcached/pipeline"
 )
 
-// appendAddition appends the requests of an addition, but for what it reads: those up to
-// the one of its number.
+// appendAddition appends the commands of an addition, without those for what it reads. The
+// last of them, whose number is incrNumber, does it.
 func appendAddition(b []byte, a counters.Addition) []byte {
 	if a.Delta < 0 {
 		return appendCount(b, "decr", a.Key, -a.Delta)
@@ -27,8 +27,8 @@ func appendAddition(b []byte, a counters.Addition) []byte {
 	return appendCount(b, "incr", a.Key, a.Delta)
 }
 
-// parseAddition returns what was answered to an addition whose incr was the
-// request of the given number. found is false when there was no counter.
+// parseAddition returns what was answered to an addition whose incr, or decr, was
+// the command of the given number. found is false when there was no counter.
 func (c *session) parseAddition(a counters.Addition, incr int) (n int64, found bool, err error) {
 	n, found, err = parseCount(a.Key, c.conn.Reply(incr))
 	if a.New && !found && err == nil {
@@ -41,7 +41,7 @@ func (c *session) parseAddition(a counters.Addition, incr int) (n int64, found b
 
 var zero = []byte("0")
 
-// incrNumber returns the number of the request of an addition that counts.
+// incrNumber returns the number, from 0, of the incr or decr among the commands of an addition.
 func incrNumber(a counters.Addition) int {
 	if a.New {
 		return 1
@@ -56,7 +56,7 @@ func counted(reply []byte) bool { return reply[0] >= '0' && reply[0] <= '9' }
 func stored(reply []byte) bool { return string(reply) == "STORED\r\n" }
 
 // parseGets is parseItems for the gets of any number of keys, the first of which was
-// the request of the given number.
+// the command of the given number.
 func (c *session) parseGets(number int, keys []string, found func(i int, value []byte, version uint64) error) error {
 	for first := 0; first < len(keys); number++ {
 		end := first + oneGet(keys[first:])
@@ -81,13 +81,13 @@ func (c *session) raise(floors []counters.Floor) (again []counters.Floor, err er
 	for i, f := range floors {
 		keys[i] = f.Key
 	}
-	if err := c.exchange(0, appendGets(c.requests[:0], "gets", keys)); err != nil {
+	if err := c.exchange(0, appendGets(c.text[:0], "gets", keys)); err != nil {
 		return nil, err
 	}
 	if err := c.parseCounts(0, keys, counts, versions); err != nil {
 		return nil, err
 	}
-	b, now := c.requests[:0], time.Now()
+	b, now := c.text[:0], time.Now()
 	var low []counters.Floor
 	for i, f := range floors {
 		switch {
@@ -122,7 +122,7 @@ func (c *session) raise(floors []counters.Floor) (again []counters.Floor, err er
 
 // delete deletes keys in one round trip. One that isn't there is no error.
 func (c *session) delete(keys []string) error {
-	b := c.requests[:0]
+	b := c.text[:0]
 	for _, key := range keys {
 		b = appendDelete(b, key)
 	}
@@ -141,7 +141,7 @@ func (c *session) delete(keys []string) error {
 
 // load reads the state at key.
 func (c *session) load(key string) (counters.State, error) {
-	if err := c.exchange(0, appendGet(c.requests[:0], "gets", key)); err != nil {
+	if err := c.exchange(0, appendGet(c.text[:0], "gets", key)); err != nil {
 		return counters.State{}, err
 	}
 	return c.state(0, key)
@@ -152,7 +152,7 @@ func (c *session) load(key string) (counters.State, error) {
 // The upper ones are the server's, as a key may move to another.
 const lifeShift = 40
 
-// state returns the state at key, whose gets was the request of the given number.
+// state returns the state at key, whose gets was the command of the given number.
 func (c *session) state(number int, key string) (counters.State, error) {
 	var s [1]counters.State
 	err := c.parseStates(number, []string{key}, s[:])
@@ -180,7 +180,7 @@ func socketOf(life uint64) uint64 { return life & (1<<lifeShift - 1) }
 func (c *session) swap(key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
 	err := pipeline.ErrOtherSocket
 	if !old.Exists() || old.Life>>lifeShift == c.backend.number {
-		b := appendStore(c.requests[:0], key, expiration(ttl, time.Now()), old.Version, value)
+		b := appendStore(c.text[:0], key, expiration(ttl, time.Now()), old.Version, value)
 		err = c.exchange(socketOf(old.Life), appendGet(b, "gets", key))
 	}
 	if errors.Is(err, pipeline.ErrOtherSocket) {
@@ -201,7 +201,7 @@ func (c *session) swap(key string, old counters.State, value []byte, ttl time.Du
 	return now, swapped && err == nil, err
 }
 
-// parseSwap reports whether a swap was done whose add or cas was the request of the given
+// parseSwap reports whether a swap was done whose add or cas was the command of the given
 // number.
 func (c *session) parseSwap(number int) (bool, error) {
 	reply := c.conn.Reply(number)
@@ -214,9 +214,9 @@ func (c *session) parseSwap(number int) (bool, error) {
 }
 
 // unanswered returns err, a store's, as an Unanswered if it is one of a request
-// whose reply may still come. done reports whether a late reply, the one of the
-// given number, says that it was done.
-func (c *session) unanswered(err error, number int, done func(reply []byte) bool) error {
+// whose reply may still come. performed reports whether a late reply, that to the
+// command of the given number, says that it was done.
+func (c *session) unanswered(err error, number int, performed func(reply []byte) bool) error {
 	if c.broken == nil || !errors.Is(err, counters.ErrTimeout) || errors.Is(err, counters.ErrNotSent) {
 		return err
 	}
@@ -225,7 +225,7 @@ func (c *session) unanswered(err error, number int, done func(reply []byte) bool
 		backend.late(conn, func(ctx context.Context, err error) {
 			switch {
 			case err != nil:
-			case done(conn.Reply(number)):
+			case performed(conn.Reply(number)):
 				backend.awaitBreaker(ctx)
 			default:
 				err = counters.ErrNotSent

@@ -31,9 +31,9 @@ func TestIdleBuffersAreBounded(t *testing.T) {
 			require.NoError(t, err)
 		}
 		for i, c := range all {
-			require.NoError(t, c.exchange(0, fmt.Appendf(c.requests[:0], "set %d 0 0 %d\r\n%s\r\n", i, len(state), state)))
+			require.NoError(t, c.exchange(0, fmt.Appendf(c.text[:0], "set %d 0 0 %d\r\n%s\r\n", i, len(state), state)))
 			require.Equal(t, "STORED\r\n", string(c.conn.Reply(0)))
-			require.NoError(t, c.exchange(0, fmt.Appendf(c.requests[:0], "get %d\r\n", i)))
+			require.NoError(t, c.exchange(0, fmt.Appendf(c.text[:0], "get %d\r\n", i)))
 			require.Equal(t, fmt.Sprintf("VALUE %d 0 %d\r\n%s\r\nEND\r\n", i, len(state), state), string(c.conn.Reply(0)))
 		}
 		for _, c := range all {

@@ -31,7 +31,7 @@ func BenchmarkIncrement(b *testing.B) {
 		}},
 		{"codec", func(c *session) error {
 			a := counters.Addition{Key: "a", Delta: 1}
-			err := c.exchange(0, appendAddition(c.requests[:0], a))
+			err := c.exchange(0, appendAddition(c.text[:0], a))
 			if err == nil {
 				_, _, err = c.parseAddition(a, 0)
 			}

@@ -26,7 +26,7 @@ func TestAPieceReadsAtOnce(t *testing.T) {
 		assert.Equal(t, counters.Now, a.begin(nil, p, i))
 	}
 	p.ask("get")
-	assert.Equal(t, "incr a 1\r\ndecr e 1\r\nadd f 0 60 1\r\n0\r\nincr f 2\r\nget b c d g\r\n", string(p.requests))
+	assert.Equal(t, "incr a 1\r\ndecr e 1\r\nadd f 0 60 1\r\n0\r\nincr f 2\r\nget b c d g\r\n", string(p.text))
 
 	p.reset(nil)
 	replaced := []counters.Replacement{
@@ -39,7 +39,7 @@ func TestAPieceReadsAtOnce(t *testing.T) {
 	}
 	for range 2 {
 		p.ask("gets")
-		assert.Equal(t, "add a 0 60 1\r\n1\r\nadd d 0 60 1\r\n3\r\nadd c 0 60 1\r\n2\r\ngets a b c\r\n", string(p.requests))
+		assert.Equal(t, "add a 0 60 1\r\n1\r\nadd d 0 60 1\r\n3\r\nadd c 0 60 1\r\n2\r\ngets a b c\r\n", string(p.text))
 		p.resend()
 	}
 }

@@ -201,7 +201,7 @@ func (s *Store) Add(ctx context.Context, a counters.Addition) (int64, error) {
 	for range attempts {
 		var n int64
 		found, incr := false, incrNumber(a)
-		if err = c.exchange(0, appendGets(appendAddition(c.requests[:0], a), "get", a.Read)); err == nil {
+		if err = c.exchange(0, appendGets(appendAddition(c.text[:0], a), "get", a.Read)); err == nil {
 			n, found, err = c.parseAddition(a, incr)
 		}
 		if found && err == nil {
@@ -224,7 +224,7 @@ func (s *Store) Read(ctx context.Context, keys []string, counts []int64) error {
 		return nil
 	}
 	return s.with(ctx, keys[0], func(c *session) error {
-		if err := c.exchange(0, appendGets(c.requests[:0], "get", keys)); err != nil {
+		if err := c.exchange(0, appendGets(c.text[:0], "get", keys)); err != nil {
 			return err
 		}
 		return c.parseCounts(0, keys, counts, nil)
@@ -234,7 +234,7 @@ func (s *Store) Read(ctx context.Context, keys []string, counts []int64) error {
 // Subtract implements counters.Store with decr.
 func (s *Store) Subtract(ctx context.Context, key string, delta int64) error {
 	return s.with(ctx, key, func(c *session) error {
-		err := c.exchange(0, appendCount(c.requests[:0], "decr", key, delta))
+		err := c.exchange(0, appendCount(c.text[:0], "decr", key, delta))
 		if err == nil {
 			_, _, err = parseCount(key, c.conn.Reply(0))
 		}

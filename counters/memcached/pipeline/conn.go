@@ -13,13 +13,13 @@ import (
 var (
 	errOutstanding = errors.New("pipeline: a reply is outstanding")
 	errNothingSent = errors.New("pipeline: read without a request")
-	errTwoRequests = errors.New("pipeline: more than one request in a write")
-	errIncomplete  = errors.New("pipeline: an incomplete request")
+	errTwoCommands = errors.New("pipeline: more than one command in a write")
+	errIncomplete  = errors.New("pipeline: an incomplete command")
 )
 
 // A Conn is one caller's net.Conn to a server: it takes one text-protocol
-// request at a time and reads as that request's reply. With Exchange it takes
-// several commands at once. It belongs to the server, not to a socket, so it
+// command at a time and reads as that command's reply. With Exchange it takes
+// several at once. It belongs to the server, not to a socket, so it
 // outlives a lost one. After a timeout it can only be closed.
 //
 // It takes the commands get gets gat gats incr decr add set replace append
@@ -55,24 +55,24 @@ func (p *Pool) DialContext(_ context.Context, network, address string) (net.Conn
 	return &Conn{request: request{wake: make(chan struct{}, 1)}, link: l}, nil
 }
 
-// Write takes the next part of a request. With the last part it sends the whole
-// request, for which it may wait until the write deadline, and only then. A
-// request that could disturb other callers is refused with an error. Each error
+// Write takes the next part of a command. With the last part it sends the whole
+// command, for which it may wait until the write deadline, and only then. A
+// command that could disturb other callers is refused with an error. Each error
 // is an ErrNotSent.
 func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.ready(); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	c.text = append(c.text, p...)
-	n, command, err := parseRequest(c.text)
+	n, kind, err := parseCommand(c.text)
 	switch {
 	case err != nil:
 	case n == 0:
 		return len(p), nil
 	case n < len(c.text):
-		err = errTwoRequests
+		err = errTwoCommands
 	default:
-		c.reply.commands = append(c.reply.commands, command)
+		c.reply.kinds = append(c.reply.kinds, kind)
 		err = c.send(0)
 	}
 	if err != nil {
@@ -82,7 +82,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Exchange sends requests, one or more, in one piece, and waits for all their
+// Exchange sends commands, one or more, in one piece, and waits for all their
 // replies. It has the errors of Write and Read, wrapped in ErrNotSent if
 // nothing was sent.
 //
@@ -91,12 +91,12 @@ func (c *Conn) Write(p []byte) (int, error) {
 // answers is the one that was answering at that moment, on whichever socket, as
 // long as one server at a time listens at an address. The error is
 // ErrOtherSocket, and nothing has been sent, if the socket is a newer one.
-func (c *Conn) Exchange(newest uint64, requests []byte) error {
+func (c *Conn) Exchange(newest uint64, commands []byte) error {
 	if err := c.ready(); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	c.reset()
-	err := c.prepare(requests)
+	err := c.prepare(commands)
 	if err == nil {
 		err = c.send(newest)
 	}
@@ -120,19 +120,19 @@ func (c *Conn) Open() uint64 {
 }
 
 // prepare makes commands the request of c.
-func (c *Conn) prepare(requests []byte) error {
-	for rest := requests; len(rest) > 0; {
-		n, command, err := parseRequest(rest)
+func (c *Conn) prepare(commands []byte) error {
+	for rest := commands; len(rest) > 0; {
+		n, kind, err := parseCommand(rest)
 		if err == nil && n == 0 {
 			err = errIncomplete
 		}
 		if err != nil {
 			return err
 		}
-		c.reply.commands = append(c.reply.commands, command)
+		c.reply.kinds = append(c.reply.kinds, kind)
 		rest = rest[n:]
 	}
-	c.text = append(c.text, requests...)
+	c.text = append(c.text, commands...)
 	return nil
 }
 
@@ -151,7 +151,7 @@ func (c *Conn) Late(f func(ctx context.Context, err error)) {
 	}
 }
 
-// Reply returns the server's reply to the i-th request of the last Exchange,
+// Reply returns the server's reply to the i-th command of the last Exchange,
 // counted from 0, if that was successful. It is valid until the next Write or
 // Exchange.
 func (c *Conn) Reply(i int) []byte {

@@ -80,8 +80,8 @@ func authenticate(ctx context.Context, conn net.Conn, user, password string) err
 	return err
 }
 
-// greet sends a request on a fresh connection and returns the line of the reply.
-func greet(ctx context.Context, conn net.Conn, request string) (line string, err error) {
+// greet sends a command on a fresh connection and returns the line of the reply.
+func greet(ctx context.Context, conn net.Conn, command string) (line string, err error) {
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		_ = conn.SetDeadline(time.Unix(1, 0))
@@ -93,7 +93,7 @@ func greet(ctx context.Context, conn net.Conn, request string) (line string, err
 			err = cmp.Or(err, context.Cause(ctx))
 		}
 	}()
-	if _, err := io.WriteString(conn, request); err != nil {
+	if _, err := io.WriteString(conn, command); err != nil {
 		return "", err
 	}
 	// The server says nothing more until the next command, so no byte is lost

@@ -25,7 +25,7 @@ func (c recordConn) Close() error { return c.NetConn().Close() }
 func recordLength(b []byte) int {
 	length := 0
 	for length < len(b) {
-		n, _, err := parseRequest(b[length:])
+		n, _, err := parseCommand(b[length:])
 		if n == 0 || err != nil {
 			return len(b)
 		}

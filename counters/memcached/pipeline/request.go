@@ -71,7 +71,7 @@ func (r *request) standIn() *request {
 	stand := new(request)
 	stand.state.Store(expired)
 	stand.reply = r.reply
-	stand.reply.commands, stand.reply.data, stand.reply.ends = slices.Clone(r.reply.commands), slices.Clone(r.reply.data), slices.Clone(r.reply.ends)
+	stand.reply.kinds, stand.reply.data, stand.reply.ends = slices.Clone(r.reply.kinds), slices.Clone(r.reply.data), slices.Clone(r.reply.ends)
 	return stand
 }
 

@@ -109,7 +109,7 @@ func (s *socket) inFlight() int { return len(s.queue) + len(s.sent) + s.inBatch 
 // send queues r and sees to it that it is written. While the socket is full it
 // waits until r's deadline. It returns false when the socket was lost before.
 func (s *socket) send(r *request) (bool, error) {
-	many := len(r.reply.commands) > fewCommands
+	many := len(r.reply.kinds) > fewCommands
 	s.mu.Lock()
 	for s.err == nil && (s.inFlight() >= maxInFlight || s.queued >= maxQueued) {
 		if s.room == nil {

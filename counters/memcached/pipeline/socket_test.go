@@ -407,7 +407,7 @@ func TestMisuseIsRefused(t *testing.T) {
 	_, err := h.Read(make([]byte, 1))
 	require.ErrorIs(t, err, errNothingSent)
 	_, err = h.Write([]byte("version\r\nversion\r\n"))
-	require.ErrorIs(t, err, errTwoRequests)
+	require.ErrorIs(t, err, errTwoCommands)
 	_, err = h.Write([]byte("quit\r\n"))
 	require.ErrorContains(t, err, `"quit"`)
 	send(t, h, "version\r\n")

@@ -71,7 +71,7 @@ func serve(conn net.Conn, reply string) {
 		}
 		pending = append(pending, p[:n]...)
 		for {
-			n, _, err := parseRequest(pending)
+			n, _, err := parseCommand(pending)
 			if n == 0 || err != nil {
 				break
 			}

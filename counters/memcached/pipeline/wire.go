@@ -8,14 +8,14 @@ import (
 	"strconv"
 )
 
-// command is what has to be known of a request to find the end of its reply.
-type command uint8
+// A kind is what has to be known of a command to find the end of its reply.
+type kind uint8
 
 const (
-	lineCommand    command = iota // answered by one line
-	storageCommand                // carries a data block, answered by one line
-	readCommand                   // answered by VALUE blocks up to an END line
-	statsCommand                  // answered by STAT lines up to an END line
+	lineCommand    kind = iota // answered by one line
+	storageCommand             // carries a data block, answered by one line
+	readCommand                // answered by VALUE blocks up to an END line
+	statsCommand               // answered by STAT lines up to an END line
 )
 
 const (
@@ -28,10 +28,10 @@ const (
 	maxLine = 2048
 )
 
-// parseRequest looks for a whole request at the start of b and returns its
+// parseCommand looks for a whole command at the start of b and returns its
 // length, or 0 when the rest is still to come. An error means that b could put
 // the stream out of step and must not be sent.
-func parseRequest(b []byte) (int, command, error) {
+func parseCommand(b []byte) (int, kind, error) {
 	end := bytes.IndexByte(b, '\n') + 1
 	if end == 0 {
 		return 0, 0, nil
@@ -70,7 +70,7 @@ func parseRequest(b []byte) (int, command, error) {
 	default:
 		return 0, 0, fmt.Errorf("pipeline: command %q is not supported on a shared socket", verb)
 	}
-	return 0, 0, fmt.Errorf("pipeline: malformed %s request", verb)
+	return 0, 0, fmt.Errorf("pipeline: malformed %s command", verb)
 }
 
 // dataSize returns the length in the arguments of a storage command, which must
@@ -98,11 +98,11 @@ var (
 
 // reply collects what the server answers to one or more commands.
 type reply struct {
-	commands []command
-	data     []byte // the replies, one after the other
-	ends     []int  // where in data each complete reply ends
-	line     int    // where in data the line under way starts
-	block    int    // bytes that are missing of the data block under way
+	kinds []kind // of the commands
+	data  []byte // the replies, one after the other
+	ends  []int  // where in data each complete reply ends
+	line  int    // where in data the line under way starts
+	block int    // bytes that are missing of the data block under way
 }
 
 // read takes what belongs to the reply from b, which may hold any part of the
@@ -135,7 +135,7 @@ func (r *reply) read(b []byte, wanted bool) (rest []byte, complete bool, err err
 			return nil, false, nil
 		}
 		r.line = len(r.data)
-		block, err := parseReplyLine(r.commands[len(r.ends)], line)
+		block, err := parseReplyLine(r.kinds[len(r.ends)], line)
 		if err != nil {
 			return nil, false, err
 		}
@@ -150,7 +150,7 @@ func (r *reply) read(b []byte, wanted bool) (rest []byte, complete bool, err err
 			continue
 		}
 		r.ends = append(r.ends, len(r.data))
-		if len(r.ends) == len(r.commands) {
+		if len(r.ends) == len(r.kinds) {
 			return b, true, nil
 		}
 	}
@@ -159,24 +159,23 @@ func (r *reply) read(b []byte, wanted bool) (rest []byte, complete bool, err err
 
 // reset makes r ready for other commands.
 func (r *reply) reset() {
-	*r = reply{commands: r.commands[:0], data: reuse(r.data), ends: r.ends[:0]}
+	*r = reply{kinds: r.kinds[:0], data: reuse(r.data), ends: r.ends[:0]}
 }
 
-// anotherLine is the length of a block that is a line.
 const anotherLine = -1
 
-// parseReplyLine returns the length of the data block that follows the line,
-// its line end included, or 0 when the line ends the reply.
-func parseReplyLine(c command, line []byte) (int, error) {
+// parseReplyLine returns the length of the data block that follows the line, its
+// line end included; anotherLine if a line follows; or 0 when the line ends the reply.
+func parseReplyLine(k kind, line []byte) (int, error) {
 	refused := bytes.HasPrefix(line, []byte("CLIENT_ERROR ")) || string(line) == "ERROR\r\n"
 	switch {
-	case c == storageCommand && refused:
+	case k == storageCommand && refused:
 		// Memcached refused the command line without reading the data block,
 		// and takes the block for commands.
 		return 0, fmt.Errorf("%w: %q to a storage command", errOutOfStep, line)
-	case c == statsCommand && bytes.HasPrefix(line, []byte("STAT ")):
+	case k == statsCommand && bytes.HasPrefix(line, []byte("STAT ")):
 		return anotherLine, nil
-	case c < readCommand, refused, string(line) == "END\r\n", bytes.HasPrefix(line, []byte("SERVER_ERROR ")):
+	case k < readCommand, refused, string(line) == "END\r\n", bytes.HasPrefix(line, []byte("SERVER_ERROR ")):
 		return 0, nil
 	}
 	// VALUE <key> <flags> <length> [<cas id>]
@@ -185,7 +184,7 @@ func parseReplyLine(c command, line []byte) (int, error) {
 	_, rest, _ = bytes.Cut(rest, []byte(" "))
 	length, _, _ := bytes.Cut(rest, []byte(" "))
 	size, ok := parseSize(length)
-	if !ok || c != readCommand || string(word) != "VALUE" {
+	if !ok || k != readCommand || string(word) != "VALUE" {
 		return 0, fmt.Errorf("%w: %q in the reply to a get or to stats", errOutOfStep, line)
 	}
 	return size + len("\r\n"), nil

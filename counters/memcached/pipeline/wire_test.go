@@ -17,7 +17,7 @@ func TestParseRequest(t *testing.T) {
 	for _, test := range []struct {
 		in  string
 		n   int // -1 for an error
-		cmd command
+		cmd kind
 	}{
 		{"", 0, 0},
 		{"incr k 1\r", 0, 0},
@@ -48,7 +48,7 @@ func TestParseRequest(t *testing.T) {
 		{"quit\r\n", -1, 0},
 		{"\r\n", -1, 0},
 	} {
-		n, cmd, err := parseRequest([]byte(test.in))
+		n, cmd, err := parseCommand([]byte(test.in))
 		require.Equal(t, test.n < 0, err != nil, "%.40q: %v", test.in, err)
 		if err == nil {
 			require.Equal(t, test.n, n, "%.40q", test.in)
@@ -62,7 +62,7 @@ func TestParseRequest(t *testing.T) {
 func TestRepliesInPieces(t *testing.T) {
 	t.Parallel()
 	type exchange struct {
-		command command
+		command kind
 		reply   string
 	}
 	value := rapid.SampledFrom([]string{"", "1", "END\r\n", "\r\n", "VALUE x 0 3\r\n", "ERROR\r\n", strings.Repeat("\n", 100)})
@@ -87,7 +87,7 @@ func TestRepliesInPieces(t *testing.T) {
 		var r reply
 		var stream, after string
 		for _, e := range exchanges.Draw(t, "exchanges") {
-			r.commands = append(r.commands, e.command)
+			r.kinds = append(r.kinds, e.command)
 			stream += e.reply
 		}
 		wanted := rapid.Bool().Draw(t, "wanted")
@@ -115,7 +115,7 @@ func TestRepliesInPieces(t *testing.T) {
 func TestRepliesOutOfStep(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		cmd    command
+		cmd    kind
 		stream string
 	}{
 		{storageCommand, "ERROR\r\n"},
@@ -128,7 +128,7 @@ func TestRepliesOutOfStep(t *testing.T) {
 		{statsCommand, "VALUE k 0 1\r\n1\r\nEND\r\n"},
 		{lineCommand, strings.Repeat("x", maxLine+1)},
 	} {
-		r := reply{commands: []command{test.cmd}}
+		r := reply{kinds: []kind{test.cmd}}
 		_, _, err := r.read([]byte(test.stream), true)
 		require.ErrorIs(t, err, errOutOfStep, "%.40q", test.stream)
 	}
@@ -140,9 +140,9 @@ func FuzzReply(f *testing.F) {
 	racetest.Sequential(f)
 	f.Fuzz(func(t *testing.T, stream, commands, cuts []byte, wanted bool) {
 		newReply := func() *reply {
-			r := &reply{commands: []command{lineCommand}}
+			r := &reply{kinds: []kind{lineCommand}}
 			for _, c := range commands {
-				r.commands = append(r.commands, command(c%4))
+				r.kinds = append(r.kinds, kind(c%4))
 			}
 			return r
 		}
