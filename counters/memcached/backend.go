@@ -265,7 +265,7 @@ func (c *session) buffered() int {
 	if c.conn == nil {
 		return cap(c.text)
 	}
-	return cap(c.text) + c.conn.Buffered()
+	return cap(c.text) + c.conn.Kept()
 }
 
 // shrink gives the buffers up.
@@ -322,13 +322,9 @@ func (c *boundConn) Close() error {
 }
 
 // connect sees to it that there is a conn, which has or will have a socket.
-func (c *session) connect() error {
-	if c.conn != nil {
-		return nil
-	}
-	conn, err := c.lane.pool.DialContext(context.Background(), c.backend.server.network, c.backend.server.address)
-	if err == nil {
-		c.conn = conn.(*pipeline.Conn)
+func (c *session) connect() (err error) {
+	if c.conn == nil {
+		c.conn, err = c.lane.pool.Conn(c.backend.server.network, c.backend.server.address)
 	}
 	return err
 }

@@ -30,7 +30,7 @@ func TestRequestsOfAPipeline(t *testing.T) {
 		"delete a\r\n":                                           appendDelete(nil, "a"),
 	} {
 		assert.Equal(t, want, string(got))
-		conn, err := pool.DialContext(t.Context(), "tcp", "nowhere")
+		conn, err := pool.Conn("tcp", "nowhere")
 		require.NoError(t, err)
 		_, err = conn.Write(got)
 		assert.ErrorIs(t, err, whole, "a shared socket takes %q for one request", want)

@@ -27,7 +27,7 @@ var (
 // without arguments.
 //
 // One goroutine at a time may use it; Close and the deadlines may be called
-// concurrently. Get one from Pool.DialContext: the zero Conn isn't usable.
+// concurrently. Get one from Pool.Conn: the zero Conn isn't usable.
 type Conn struct {
 	request
 	link   *link
@@ -44,10 +44,9 @@ type Conn struct {
 	armed         time.Time // when timer fires, zero when it won't
 }
 
-// DialContext returns a new *Conn to the server. It doesn't wait: the first
-// request dials if no socket is open. The error is net.ErrClosed after
-// Close.
-func (p *Pool) DialContext(_ context.Context, network, address string) (net.Conn, error) {
+// Conn returns a new Conn to the server. It doesn't wait: the first request
+// dials if no socket is open. The error is net.ErrClosed after Close.
+func (p *Pool) Conn(network, address string) (*Conn, error) {
 	l, err := p.link(network, address)
 	if err != nil {
 		return nil, err
@@ -283,10 +282,10 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// Buffered returns how many bytes are kept in buffers for the next request.
-func (c *Conn) Buffered() int { return cap(c.text) + cap(c.reply.data) }
+// Kept returns the size in bytes of the buffers that are kept for the next request.
+func (c *Conn) Kept() int { return cap(c.text) + cap(c.reply.data) }
 
-// Shrink gives the buffers up. No request may be under way.
+// Shrink gives these buffers up. No request may be under way.
 func (c *Conn) Shrink() {
 	if c.ready() == nil {
 		c.text, c.reply.data = nil, nil

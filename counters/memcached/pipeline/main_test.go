@@ -51,9 +51,8 @@ func patient(dial DialFunc) DialFunc {
 
 func newConn(t testing.TB, s *Pool, network, address string) *Conn {
 	t.Helper()
-	conn, err := s.DialContext(context.Background(), network, address)
+	h, err := s.Conn(network, address)
 	require.NoError(t, err)
-	h := conn.(*Conn)
 	require.NoError(t, h.SetDeadline(time.Now().Add(time.Minute)))
 	t.Cleanup(func() { _ = h.Close() })
 	return h
@@ -108,7 +107,7 @@ func newTestClient(s *Pool, address string, timeout time.Duration) *memcache.Cli
 	c := memcache.New(address)
 	c.MaxIdleConns = 1
 	c.Timeout = timeout
-	c.DialContext = s.DialContext
+	c.DialContext = func(_ context.Context, network, address string) (net.Conn, error) { return s.Conn(network, address) }
 	return c
 }
 

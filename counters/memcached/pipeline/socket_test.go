@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -381,7 +380,7 @@ func TestCloseFailsWhatIsInFlight(t *testing.T) {
 	}
 	_, err := ask(conns[0], "version\r\n")
 	require.ErrorIs(t, err, net.ErrClosed)
-	_, err = s.DialContext(context.Background(), m.Network(), m.Addr)
+	_, err = s.Conn(m.Network(), m.Addr)
 	require.ErrorIs(t, err, net.ErrClosed)
 	m.Resume()
 }
