@@ -53,7 +53,7 @@ func newBackend(s *server, number uint64, dial pipeline.DialFunc, timeout time.D
 	b.breaker.silence, b.breaker.run = silence(timeout), b.single.pool.Go
 	b.breaker.probe = func() { // the breaker is told of an answer
 		if err := b.ask(probeTimeout, "version\r\n", checkVersion); err != nil {
-			b.breaker.stays(err)
+			b.breaker.explain(err)
 		}
 	}
 	return b

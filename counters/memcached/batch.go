@@ -54,8 +54,8 @@ func (s *Store) doMany(keys []string, many *many) {
 
 // tasks are what an AddMany or a SwapMany does, by the numbers of their keys.
 type tasks interface {
-	// begin begins the i-th, which c is about to send, if it is its turn: then it
-	// is the last of p.
+	// begin begins the i-th, which c is about to send, and adds it to p if its turn
+	// is Now.
 	begin(c *session, p *piece, i int) counters.Turn
 	// read takes over what c has got of what the tasks of p read.
 	read(c *session, p *piece)
@@ -154,8 +154,8 @@ func (p *piece) full() bool { return p.size()+p.last > maxPiece }
 
 var pieces = sync.Pool{New: func() any { return new(piece) }}
 
-// run sends all that waits, and then what could only come later: after about as
-// long as others have pieces under way.
+// run sends all that waits, and then again and again what was to come later, with a
+// pause of about as long as a piece is under way.
 func (s *share) run() {
 	defer s.rescue()
 	for {
@@ -175,8 +175,8 @@ func (s *share) run() {
 	}
 }
 
-// send sends pieces, one after the other, until nothing waits. As long as it
-// isn't the last that may, it has another do so beside it.
+// send sends pieces, one after the other, until nothing waits. What a piece leaves
+// over, another send takes up beside it, if one may still be begun.
 func (s *share) send() {
 	defer s.rescue()
 	p := pieces.Get().(*piece)

@@ -135,8 +135,8 @@ func (b *breaker) refuse() error {
 	return nil
 }
 
-// stays notes why a probe has failed, unless the breaker has been closed meanwhile.
-func (b *breaker) stays(err error) {
+// explain has operations be refused with why a probe has failed, if the breaker is still open.
+func (b *breaker) explain(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if open := b.refusal.Load(); open != nil {

@@ -25,9 +25,8 @@ const (
 	maxPieces = 16
 )
 
-// maxMargin is how much of an operation's time may be left, as a part of it, when
-// a piece isn't sent any more. A server that was slow for a moment is asked
-// again, so that it can show that it isn't.
+// The margin is at most a maxMargin-th of an operation's timeout: a server that was
+// slow for a moment is asked again, so that it can show that it isn't.
 const maxMargin = 4
 
 // A budget bounds what is under way of AddMany and SwapMany on a server. Who has
@@ -38,7 +37,7 @@ type budget struct {
 	timeout time.Duration // of an operation
 
 	mu       sync.Mutex
-	under    int           // bytes that are under way
+	underway int           // bytes
 	waiting  []*waiter     // by deadline, and then by arrival
 	distance time.Duration // how long a piece takes that is alone; 0 if that isn't known
 	usual    time.Duration // how long pieces take; 0 if that isn't known
@@ -73,7 +72,7 @@ func (b *budget) most() int {
 }
 
 // room reports whether another piece may be under way. b.mu is held.
-func (b *budget) room() bool { return b.under+maxPiece <= b.most()*maxPiece }
+func (b *budget) room() bool { return b.underway+maxPiece <= b.most()*maxPiece }
 
 // acquire acquires maxPiece bytes, and reports whether it could while a piece may still
 // be answered by the deadline, and whether nothing else is under way.
@@ -86,8 +85,8 @@ func (b *budget) acquire(deadline time.Time) (ok, alone bool) {
 	}
 	if len(b.waiting) == 0 && b.room() {
 		defer b.mu.Unlock()
-		b.under += maxPiece
-		return true, b.under == maxPiece
+		b.underway += maxPiece
+		return true, b.underway == maxPiece
 	}
 	w := &waiter{deadline, make(chan struct{})}
 	i, _ := slices.BinarySearchFunc(b.waiting, w, func(o, w *waiter) int { return cmp.Or(o.deadline.Compare(w.deadline), -1) })
@@ -110,15 +109,15 @@ func (b *budget) acquire(deadline time.Time) (ok, alone bool) {
 	return false, false
 }
 
-// margin returns how much time must be left for a piece: it would only be
-// refunded if its replies came late. b.mu is held.
+// margin returns how much time must be left for a piece to be sent: what is answered
+// late has only to be refunded. b.mu is held.
 func (b *budget) margin() time.Duration { return min(2*b.usual, b.timeout/maxMargin) }
 
 // give gives back n bytes.
 func (b *budget) give(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.under -= n; len(b.waiting) > 0 && b.room(); b.under += maxPiece {
+	for b.underway -= n; len(b.waiting) > 0 && b.room(); b.underway += maxPiece {
 		close(b.waiting[0].acquired)
 		b.waiting = slices.Delete(b.waiting, 0, 1)
 	}

@@ -18,7 +18,7 @@ func acquires(b *budget, within time.Duration) bool {
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := budget{timeout: time.Second, under: (maxPieces - 2) * maxPiece}
+		b := budget{timeout: time.Second, underway: (maxPieces - 2) * maxPiece}
 		assert.True(t, acquires(&b, 0))
 		assert.True(t, acquires(&b, 0))
 		begin := time.Now()
@@ -43,7 +43,7 @@ func TestBudget(t *testing.T) {
 		b.give(maxPiece)
 		synctest.Wait()
 		assert.Equal(t, []int{0, 1, 2}, order)
-		assert.Equal(t, maxPieces*maxPiece, b.under)
+		assert.Equal(t, maxPieces*maxPiece, b.underway)
 	})
 }
 
@@ -86,7 +86,7 @@ func TestBudgetGoesByTheDistance(t *testing.T) {
 func TestBudgetServesByDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := budget{timeout: time.Minute, under: maxPieces * maxPiece}
+		b := budget{timeout: time.Minute, underway: maxPieces * maxPiece}
 		begin := time.Now()
 		var order []int
 		for i, second := range []int{30, 10, 20, 10, 5, 1} {
@@ -119,11 +119,11 @@ func TestBudgetLeavesTimeForTheAnswer(t *testing.T) {
 		b.measured(2*ms, true)
 		assert.False(t, acquires(&b, 3*ms))
 		assert.True(t, acquires(&b, 5*ms))
-		b.under = maxPieces * maxPiece
+		b.underway = maxPieces * maxPiece
 		begin := time.Now()
 		assert.False(t, acquires(&b, 20*ms))
 		assert.Equal(t, 16*ms, time.Since(begin))
-		b.under = 0
+		b.underway = 0
 		for range 50 {
 			b.measured(time.Second, false)
 		}

@@ -92,7 +92,7 @@ func parseCount(key string, reply []byte) (n int64, found bool, err error) {
 	line := bytes.TrimSuffix(reply, crlf)
 	u, err := parseUint(line)
 	if err != nil {
-		return 0, false, refused(line)
+		return 0, false, changeError(line)
 	}
 	if u > math.MaxInt64 {
 		return 0, true, foreignValue(key)

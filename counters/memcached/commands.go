@@ -33,7 +33,7 @@ func (c *session) parseAddition(a counters.Addition, incr int) (n int64, found b
 	n, found, err = parseCount(a.Key, c.conn.Reply(incr))
 	if a.New && !found && err == nil {
 		if add := c.conn.Reply(incr - 1); !bytes.HasSuffix(add, []byte("STORED\r\n")) {
-			return 0, false, refused(add)
+			return 0, false, changeError(add)
 		}
 	}
 	return n, found, err
@@ -209,7 +209,7 @@ func (c *session) parseSwap(number int) (bool, error) {
 	case "STORED\r\n", "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n": // or changed, gone, there already
 		return stored(reply), nil
 	default:
-		return false, refused(reply)
+		return false, changeError(reply)
 	}
 }
 

@@ -38,5 +38,5 @@ func TestAddManyMeasuresTheDistance(t *testing.T) {
 	b.give(maxPiece)
 	add()
 	assert.Greater(t, b.distance, roundTrip*9/10)
-	assert.Zero(t, b.under)
+	assert.Zero(t, b.underway)
 }

@@ -29,10 +29,10 @@ func replyError(line []byte) error {
 	return fmt.Errorf("memcache: %.100s", strings.TrimSuffix(string(line), "\r\n"))
 }
 
-// refused is replyError for a reply to a command that counts or stores. It is an
+// changeError is replyError for a reply to a command that counts or stores. It is an
 // ErrRefused if Memcached says that it has no memory: then the command wasn't done.
 // After any other error, such as a proxy's, nobody knows whether it was.
-func refused(line []byte) error {
+func changeError(line []byte) error {
 	err := replyError(line)
 	if bytes.HasPrefix(line, []byte("SERVER_ERROR out of memory")) || bytes.HasPrefix(line, []byte("SERVER_ERROR object too large")) {
 		return fmt.Errorf("%w: %w", counters.ErrRefused, err)

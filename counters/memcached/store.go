@@ -54,9 +54,9 @@ type Config struct {
 	Servers []string
 	// TLS is used to connect when it isn't nil.
 	TLS *tls.Config
-	// Timeout is the longest time that a context leaves an operation, at most
-	// counters.MaxTimeout; 0 means counters.DefaultTimeout. A server that takes
-	// longer is as good as down.
+	// Timeout is the longest time that contexts give an operation, at most
+	// counters.MaxTimeout; 0 means counters.DefaultTimeout. It ends none: it tells
+	// when a server that doesn't answer is as good as down.
 	Timeout time.Duration
 	// User and Password are sent to servers that ask for authentication (the
 	// option -Y of Memcached) when User isn't empty.
@@ -110,7 +110,7 @@ func New(cfg Config) (*Store, error) {
 }
 
 // SetAccess replaces TLS, User and Password of the Config for the connections that
-// are opened from now on. The others stay.
+// are opened from now on. Those that are open stay.
 func (s *Store) SetAccess(config *tls.Config, user, password string) {
 	s.access.Store(&Config{TLS: config, User: user, Password: password})
 }
@@ -355,16 +355,16 @@ var anyLimit = counters.StateNamespace("", "", "", "")
 // session gets an idle session on the server of key, or makes one, for an operation
 // that ends with ctx. The error says why nothing is sent.
 func (s *Store) session(ctx context.Context, key string) (*session, error) {
-	for deadline := deadline(ctx); ; {
+	for end := deadline(ctx); ; {
 		m := s.members.Load()
 		if len(m.backends) == 0 {
 			return nil, errNoServers
 		}
 		b := m.backends[m.ring.pick(key)]
-		if err := b.refuse(deadline); err != nil {
+		if err := b.refuse(end); err != nil {
 			return nil, err
 		}
-		if c := b.get(&b.single, deadline); c != nil {
+		if c := b.get(&b.single, end); c != nil {
 			return c, nil
 		}
 		// It has left since members were loaded, so there are others by now.
@@ -382,9 +382,8 @@ func (s *Store) with(ctx context.Context, key string, f func(*session) error) er
 }
 
 // refuse returns why nothing is sent to the server for an operation that ends by
-// the deadline, if so: the breaker is open, or the time is over. Only after a failure
-// is that worth a look at the clock: it ends what a batch still has to ask when its
-// time is over.
+// the deadline, if so: the breaker is open, or the time is over. It looks at the
+// clock only after a failure, for what a batch still has to ask.
 func (b *backend) refuse(deadline time.Time) error {
 	if !b.breaker.suspect.Load() {
 		return nil
