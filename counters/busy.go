@@ -6,32 +6,33 @@ import (
 )
 
 const (
-	// FewBusy is how many clients of a TakeMany whom others ask about are left to
-	// Take at once.
+	// FewBusy is how many busy clients of a TakeMany aren't tried again.
 	FewBusy = 16
-	// busyTries is how often what is beyond that is tried once more, as pieces of
-	// other batches are soon over.
+	// busyTries is how often each of the others is tried again, as pieces of other
+	// batches are soon over.
 	busyTries = 2
-	// slowLeads is how many clients of a TakeMany are asked about once more at
-	// once, and slowShifts how often as many more are begun until the StoreTimeout,
-	// as they may be those of a server that is silent.
+	// slowLeads is how many clients of a TakeMany are asked about apart from others at
+	// once, and slowShifts how often as many more are begun until the StoreTimeout, as
+	// they may be those of a server that is silent.
 	slowLeads  = 128
 	slowShifts = 16
 )
 
-// Busy counts the clients of a TakeMany whom others ask about. It is safe for
-// concurrent use; the zero value is none.
+// Busy counts the busy clients of a limiter's TakeMany, which takes many requests
+// together: those whom other calls ask the store about at that moment. It is safe for
+// concurrent use; the zero value has none.
 type Busy struct{ found atomic.Int64 }
 
-// TryAgain notes that others ask about a client once more, and counts that in tries. It
-// reports whether the client is to be tried again; if not, as with the first FewBusy, it is
-// left to Take.
+// TryAgain notes that a client was found busy, and counts that in tries, which are the
+// client's own. It reports whether it is to be tried again; if not, as with the first
+// FewBusy, it is asked about apart from others.
 func (b *Busy) TryAgain(tries *int) bool {
 	*tries++
 	return *tries <= busyTries && b.found.Add(1) > FewBusy
 }
 
-// SlowWorkers returns those that ask about clients of a TakeMany once more.
+// SlowWorkers returns Workers for the clients of a TakeMany that are asked about apart
+// from others.
 func SlowWorkers(storeTimeout time.Duration) *Workers {
 	return &Workers{AtOnce: slowLeads, Patience: storeTimeout / slowShifts}
 }

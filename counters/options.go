@@ -52,8 +52,8 @@ type Options struct {
 	// Reseeded is called with the number of counters, or states, that the store
 	// had lost and that were put back, if it isn't nil. It must not call the limiter.
 	Reseeded func(n int)
-	// Batch is called with the number of calls of one client that were answered together, if
-	// it isn't nil.
+	// Batch is called with the number of calls of one client that were answered together, by
+	// one operation on the store, if it isn't nil.
 	Batch func(size int)
 	// Refunds runs what goes on after its call, if it isn't nil: refunds, and telling the
 	// store what else is due. Wait for it before the store is closed; a limiter's Flush does.
@@ -64,9 +64,9 @@ type Options struct {
 	RefundFailed func()
 }
 
-// Unhurried is for limiters: it calls f with the time that so many checks may
-// take, of several at most a second, for what nobody waits for any more, and
-// returns what f returns.
+// Unhurried is for limiters, for what nobody waits for any more: it calls f with a
+// context that gives it the StoreTimeout of so many checks, of several at most a
+// second in all, and returns what f returns.
 func (o *Options) Unhurried(checks int, f func(ctx context.Context) error) error {
 	one := cmp.Or(o.StoreTimeout, DefaultTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), max(one, min(time.Duration(checks)*one, time.Second)))

@@ -26,8 +26,8 @@ var (
 	// ErrLost: a counter that was there doesn't exist any more, and nothing has
 	// been counted.
 	ErrLost = errors.New("counters: the store has lost the counter")
-	// ErrNotAdded is an AddMany's alone, or a SwapMany's: nothing has been done,
-	// and an Add, or a Swap, may well do it.
+	// ErrNotAdded comes only from AddMany and SwapMany: nothing has been done, and
+	// an Add, or a Swap, may well do it.
 	ErrNotAdded = errors.New("counters: not added together with others")
 )
 
@@ -112,30 +112,33 @@ type Store interface {
 type ManyStore interface {
 	Store
 	// AddMany does additions for each of the keys, which are of a client each,
-	// those of a server in pieces of which several are under way at once. It calls
-	// begin with the number of a key when it is about to send something for it:
-	// begin appends the additions, at least one, which are then done in their
-	// order, or says that there are none, or that it can't be told yet. And it
-	// calls done with what Add would return for each, or with ErrNotAdded in the
-	// place of an error. If done reports that there is more, begin is called again,
-	// before the others of its server. If err isn't nil, begin wasn't called since
-	// the last done, and won't be; then it is ErrNotAdded or an ErrNotSent. Both
-	// should be short, and may be called concurrently for different numbers.
-	// AddMany returns after the last of them.
+	// those of a server in pieces of which several are under way at once.
+	//
+	// When it is about to send something for the i-th key, it calls begin, whose
+	// Turn says whether there are additions. If so, begin has appended them, at
+	// least one. They are done in this order, and then done is called with what has
+	// become of each. If done reports that there is more, begin is called again,
+	// before it is for others of the server that haven't begun.
+	//
+	// A done whose err isn't nil is the last for its key, and without a begin: nothing
+	// was sent. err is ErrNotAdded or an ErrNotSent then.
+	//
+	// begin and done should be short, and may be called concurrently for different
+	// keys. AddMany returns after the last of them.
 	AddMany(ctx context.Context, keys []string, begin func(i int, to []Addition) ([]Addition, Turn), done func(i int, added []Added, err error) (more bool))
 }
 
-// A Turn says what becomes of an addition, or a replacement, that is about to be
-// sent.
+// A Turn is what a begin of AddMany or SwapMany says.
 type Turn int
 
 const (
-	Never Turn = iota // there are none, and done isn't called
-	Now
-	Later // begin is called again, after the others of its server
+	Never Turn = iota // there is nothing to do, and done isn't called
+	Now               // what there is to do has been given
+	Later             // that can't be told yet: begin is called again, after the others of its server
 )
 
-// An Added is what Add returned.
+// An Added is what has become of an addition of AddMany: what Add would have returned,
+// but ErrNotAdded for a new counter that is lost at once.
 type Added struct {
 	Count int64
 	Err   error
@@ -143,9 +146,9 @@ type Added struct {
 
 // An Addition says what a Store's Add is to do.
 type Addition struct {
-	Key string // "" in an AddMany's if it is only to read
-	// Delta is at least 1. In an AddMany's it may be less than 0: then that much is
-	// taken, as Subtract does, and the Count says nothing.
+	Key string // "" in AddMany if it is only to read
+	// Delta is at least 1. In AddMany it may be less than 0: then that much is taken,
+	// as Subtract does, and the Count says nothing.
 	Delta int64
 	TTL   time.Duration
 	// New says that the counter probably doesn't exist yet. It changes how a
@@ -187,22 +190,22 @@ type StateStore interface {
 // A ManyStateStore is a StateStore that does the swaps of many clients together.
 type ManyStateStore interface {
 	StateStore
-	// SwapMany does a replacement for each of the keys, as AddMany does additions.
-	// done gets what Swap would return, and reports whether there is another to be
-	// done, for which begin is called again.
+	// SwapMany does a replacement for each of the keys, as AddMany does additions: done
+	// gets what Swap would return, and reports whether there is another to be done.
 	SwapMany(ctx context.Context, keys []string, begin func(i int) (Replacement, Turn), done func(i int, now State, swapped bool, err error) (again bool))
 }
 
-// A Replacement says what a StateStore's Swap is to do, or a Load.
+// A Replacement says what a SwapMany is to do, as Swap or Load does.
 type Replacement struct {
 	Key string
 	Old State // its Value isn't looked at
 	// Value replaces Old. If it is nil, what is at Key is only loaded.
 	Value []byte
 	TTL   time.Duration
-	// Size is about how many bytes are at Key, if that is known.
+	// Size is about how many bytes are at Key, or 0 if that isn't known.
 	Size int
-	// Blind says that done may get the zero State of a Value that was given.
+	// Blind says that what is at Key after a swap isn't needed: done may get the zero
+	// State instead.
 	Blind bool
 }
 

@@ -61,7 +61,7 @@ type tasks interface {
 	read(c *session, p *piece)
 	// end ends the j-th of p, by the replies that c has got. If failed isn't nil,
 	// there are none, and it returns the error of the command with the given
-	// number. end reports whether there is another to be begun in its place.
+	// number. end reports whether the task is to be begun again.
 	end(c *session, p *piece, j int, failed func(command int) error) (again bool)
 	// leave ends the i-th, which hasn't begun, with err.
 	leave(i int, err error)
