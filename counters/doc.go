@@ -4,8 +4,7 @@
 //
 // A Store keeps counters that expire. A StateStore keeps small values that
 // compare-and-swap replaces. Every operation is atomic per key and ends by its
-// context's deadline. After an error nobody knows whether a count happened, except after
-// ErrNotSent, ErrRefused, ErrLost and ErrNotAdded: then it didn't.
+// context's deadline.
 //
 // To limit, start with packages subwindow or cas. To write a store, start with
 // Store and StateStore, and test it with package storetest.

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// MaxKeyPrefixBytes keeps every key within Memcached's 250 bytes: names of
+	// maxKeyPrefixBytes keeps every key within Memcached's 250 bytes: names of
 	// 63 bytes, a width of 11 digits, a client of maxPlainClient bytes and a
 	// bucket of 14 digits leave 30.
-	MaxKeyPrefixBytes = 30
+	maxKeyPrefixBytes = 30
 
 	// MaxNameBytes is the longest name that CheckName accepts.
 	MaxNameBytes = 63
@@ -25,11 +25,11 @@ const (
 )
 
 // CheckKeyPrefix returns an error that says what a key prefix may be when
-// prefix is not one: 1 to MaxKeyPrefixBytes bytes of printable ASCII without
+// prefix is not one: 1 to 30 bytes of printable ASCII without
 // space, and no / after a :, as that would look like the names of a limit.
 func CheckKeyPrefix(prefix string) error {
-	if prefix == "" || len(prefix) > MaxKeyPrefixBytes || !printable(prefix) {
-		return fmt.Errorf("key prefix %q must be 1 to %d printable ASCII characters without space", prefix, MaxKeyPrefixBytes)
+	if prefix == "" || len(prefix) > maxKeyPrefixBytes || !printable(prefix) {
+		return fmt.Errorf("key prefix %q must be 1 to %d printable ASCII characters without space", prefix, maxKeyPrefixBytes)
 	}
 	if _, rest, _ := strings.Cut(prefix, ":"); strings.Contains(rest, "/") {
 		return fmt.Errorf("key prefix %q must have no / after a colon", prefix)
@@ -42,15 +42,13 @@ func CheckKeyPrefix(prefix string) error {
 //
 //	<prefix>:<policy>/<limit>:<slot width in ms>:<client>_<bucket>
 //
-// where the bucket is the slot's number since 1970. It expires when the slot
-// has left every window. The state of a bucket or a log is one item,
+// where the bucket is the slot's number since 1970. It expires when the slot has left
+// every window. The state of a bucket or a log is one item,
 //
 //	<prefix>:<policy>/<limit>:<algorithm>:<client>
 //
-// which expires when it would be the initial state again. A client that isn't
-// short printable ASCII stands in the key as "~" and a hash, so that no client
-// can forge, break or meet another's key; and so does one by whose name a proxy
-// would choose the server.
+// which expires when it would be the initial state again. How a client stands
+// there, so that none can forge, break or meet another's key, is with StateKey.
 type Namespace string
 
 // CounterNamespace returns the namespace of the counters of one limit, whose
@@ -66,7 +64,7 @@ func StateNamespace(prefix, policy, limit, algorithm string) Namespace {
 }
 
 // Client returns the beginning of the keys of one client's counters: the key of
-// a counter is this and the number of its bucket.
+// a counter is this and its bucket, the number of its slot.
 func (n Namespace) Client(client string) string {
 	var b [128]byte
 	return string(append(n.AppendStateKey(b[:0], client), '_'))
@@ -93,27 +91,27 @@ func (n Namespace) AppendStateKey(b []byte, client string) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(b, '~'), sum[:hashedClientBytes])
 }
 
-// CounterKey returns the key of the counter for one bucket, given what
+// CounterKey returns the key of the counter of a bucket, given what
 // Namespace.Client returned. The last "_" of a key always ends the client, so
 // that client "a_1" never meets client "a".
-func CounterKey(client string, bucket int64) string {
+func CounterKey(beginning string, bucket int64) string {
 	var b [128]byte
-	return string(AppendCounterKey(b[:0], client, bucket))
+	return string(AppendCounterKey(b[:0], beginning, bucket))
 }
 
 // AppendCounterKey appends to b what CounterKey returns.
-func AppendCounterKey(b []byte, client string, bucket int64) []byte {
-	return strconv.AppendInt(append(b, client...), bucket, 10)
+func AppendCounterKey(b []byte, beginning string, bucket int64) []byte {
+	return strconv.AppendInt(append(b, beginning...), bucket, 10)
 }
 
-// GenerationKey returns the key of the counter that each reset of a client raises,
-// and whoever changes what others have read for good, given what Namespace.Client
+// GenerationKey returns the key of the counter that each reset of a client raises, as
+// does whoever changes what others have read and rely on, given what Namespace.Client
 // returned.
-func GenerationKey(client string) string { return client + generationSuffix }
+func GenerationKey(beginning string) string { return beginning + generationSuffix }
 
 // AppendGenerationKey appends to b what GenerationKey returns.
-func AppendGenerationKey(b []byte, client string) []byte {
-	return append(append(b, client...), generationSuffix...)
+func AppendGenerationKey(b []byte, beginning string) []byte {
+	return append(append(b, beginning...), generationSuffix...)
 }
 
 const generationSuffix = "reset"

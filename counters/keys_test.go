@@ -39,14 +39,14 @@ func TestStateKeysAsDocumented(t *testing.T) {
 	assert.Equal(t, "weir:api/burst:token_bucket:a_1", ns.StateKey("a_1"))
 	assert.Equal(t, "weir:api/burst:token_bucket:~yGh6CKpdbtIEQyj6aml6uOlt", ns.StateKey("a b"))
 	name := strings.Repeat("n", 63)
-	longest := StateNamespace(strings.Repeat("p", MaxKeyPrefixBytes), name, name, "sliding_window").StateKey(strings.Repeat("c", maxPlainClient))
+	longest := StateNamespace(strings.Repeat("p", maxKeyPrefixBytes), name, name, "sliding_window").StateKey(strings.Repeat("c", maxPlainClient))
 	assert.LessOrEqual(t, len(longest), 250)
 }
 
 func TestTheLongestKeyFits(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("n", 63)
-	prefix := strings.Repeat("p", MaxKeyPrefixBytes)
+	prefix := strings.Repeat("p", maxKeyPrefixBytes)
 	client := strings.Repeat("c", maxPlainClient)
 	for _, width := range []time.Duration{time.Millisecond, MaxWindow} {
 		counter := CounterNamespace(prefix, name, name, width).Client(client)

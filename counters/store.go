@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Errors of a store. All mean that nothing could be decided; whether a count
-// that was under way has happened is unknown, except with ErrNotSent, ErrRefused,
-// ErrLost and ErrNotAdded. Match them with errors.Is.
+// Errors of a store. All mean that nothing could be decided. After ErrNotSent,
+// ErrRefused, ErrLost and ErrNotAdded nothing has been counted; after any other nobody
+// knows, unless an Unanswered tells it later. Match them with errors.Is.
 var (
 	// ErrTimeout: the store did not answer before the context's deadline.
 	ErrTimeout = errors.New("counters: the store did not answer in time")
@@ -31,8 +31,8 @@ var (
 	ErrNotAdded = errors.New("counters: not added together with others")
 )
 
-// An Unanswered is the ErrTimeout of an Add or a Swap whose answer may still
-// come. Not every ErrTimeout is one. It is safe for concurrent use.
+// An Unanswered is the ErrTimeout of an Add or a Swap, also in AddMany or SwapMany,
+// whose answer may still come. Not every ErrTimeout is one. It is safe for concurrent use.
 type Unanswered struct {
 	Err error
 	// Await has f called, once, when the outcome is known. A store sets it, and
