@@ -17,8 +17,7 @@ import (
 // Leaving tests what becomes of a request whose caller leaves a batch before its
 // leader ends, and decides it alone: whatever the leader makes of it, it is
 // counted once, or not at all if it is taken back. Where nobody can know that,
-// failed is called. For newStore and newLimiter see Outage; a check of the
-// limiter lasts a second.
+// failed is called. For newStore and newLimiter see Outage.
 func Leaving(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store, failed func()) counters.Limiter) {
 	const limit = 10
 	for name, outcome := range map[string]error{
@@ -98,8 +97,8 @@ func Leaving(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 
 // LeavingTogether tests that callers who leave the exchanges of several processes, as the
 // store has fallen silent, are admitted no more than about the limit together: what a
-// leader has begun to count is no more than its guess of what others leave. For newStore and newLimiter
-// see Outage; a check of the limiters lasts a second.
+// leader has begun to count is no more than its guess of what others leave. For
+// newStore and newLimiter see Outage; the StoreTimeout is a second.
 func LeavingTogether(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store) counters.Limiter) {
 	const limit, processes, used, callers = 100, 4, 40, 60
 	synctest.Test(t, func(t *testing.T) {

@@ -12,9 +12,8 @@ import (
 )
 
 // Loss tests that a limiter puts back what its store has lost, and not what was
-// reset. newStore makes a store, and newLimiter a limiter of one process on it,
-// at which a limit of ten lasts, from now on, for over a second. A limiter
-// calls reseeded for what it puts back.
+// reset. For newStore and newLimiter see Outage. A limiter calls reseeded with the
+// number of what it puts back.
 func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, s Store, reseeded func(int)) counters.Limiter) {
 	const limit = 10
 	type world struct {

@@ -16,9 +16,7 @@ import (
 // A Store is a store of both kinds.
 type Store interface {
 	counters.Store
-	Load(ctx context.Context, key string) (counters.State, error)
-	Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error)
-	Put(ctx context.Context, key string, value []byte, ttl time.Duration) error
+	counters.StateStore
 }
 
 // The ways in which a BrokenStore fails.
@@ -191,8 +189,9 @@ func (i *instance) refund(cost int64, taken counters.Decision) {
 }
 
 // Outage tests what a limiter decides without its store, and what the store has
-// of that afterwards. newStore makes a store, and newLimiter a limiter of one
-// process on it, at which a limit of ten lasts, from now on, for over a second.
+// of that afterwards. newStore makes an empty store, and newLimiter a limiter on a
+// store, as a process of its own has it. What is admitted at now of a limit of ten
+// must stay in use for over a second.
 func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(*testing.T, Store) counters.Limiter) {
 	const limit = 10
 	begin := func(t *testing.T) (a, b *instance) {

@@ -15,8 +15,8 @@ import (
 
 // Telling tests that a process whose store answers again leaves room for what
 // another has admitted alone and has still to tell, be that the limit or less, but
-// not for long. Of the rest it admits its share at least. For newStore and newLimiter see Outage; a check of the limiter
-// lasts a second.
+// not for long. Of the rest it admits its share at least. For newStore and newLimiter
+// see Outage; the StoreTimeout is a second.
 func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, s Store) counters.Limiter) {
 	const limit = 100
 	for _, test := range []struct {
