@@ -1,9 +1,6 @@
 // Package cache is a bounded map from clients to what a process knows of them.
 // When it is full, a client that nobody has asked about for a while makes room
-// (SIEVE, NSDI 2024), so the busy ones stay.
-//
-// What an evicted entry has is lost, and what is written into it after that. The cache is
-// safe for concurrent use; each entry needs a lock of its own. Start with New and Get.
+// (SIEVE, NSDI 2024), so the busy ones stay. Start with New and Get.
 package cache
 
 import (
@@ -42,8 +39,9 @@ type entry[V any] struct {
 
 // New returns an empty cache for most keys, rounded up to a multiple of 32, or
 // for none if most is 0 or less. Any most will do: it takes memory only for the
-// keys it holds. Keys of the same hash share a 32nd of the room, so a key may
-// have to make room a little before the cache is full.
+// keys it holds. Keys are spread by their hashes over 32 parts of the room, so one
+// may have to make room a little before the cache is full, and of two whose hashes
+// are equal only one is held.
 func New[V any](most int) *Cache[V] {
 	c := &Cache[V]{seed: maphash.MakeSeed()}
 	for i := range c.shards {
@@ -56,8 +54,8 @@ func New[V any](most int) *Cache[V] {
 }
 
 // Get returns the value of the key: the one there is, or a new one, which is
-// the zero V. It is never nil. What is put into a value that has made room for
-// another is lost.
+// the zero V. It is never nil. A value that makes room for another is lost, and
+// what is put into it after that.
 func (c *Cache[V]) Get(key string) *V {
 	s, hash := c.shard(key)
 	s.mu.Lock()
@@ -80,7 +78,8 @@ func (c *Cache[V]) Get(key string) *V {
 	return &e.value
 }
 
-// Find returns the value of the key, or nil if there is none.
+// Find returns the value of the key, or nil if there is none. It asks about the
+// key as Get does.
 func (c *Cache[V]) Find(key string) *V {
 	s, hash := c.shard(key)
 	s.mu.Lock()

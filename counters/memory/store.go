@@ -1,8 +1,8 @@
 // Package memory is a Store and a StateStore inside the process: for a single
 // instance, for trials, and for simulations, which pass their own clock. It
-// never fails and starts no goroutine. Each write removes a few items that have
-// expired, and what is deleted is gone at once, so it holds little more than
-// what is alive.
+// never waits, so it looks at no deadline, and its only error is ErrLost. It starts
+// no goroutine. Each write removes a few items that have expired, and what is
+// deleted is gone at once, so it holds little more than what is alive.
 //
 // Its counts end with the process, and no other process sees them. Start with
 // New.
@@ -20,8 +20,8 @@ import (
 
 const shardCount = 64
 
-// expiredPerWrite is how many expired items an Add or a Swap removes at most. A
-// write creates at most one item, so with two the expired ones don't pile up.
+// expiredPerWrite is how many expired items a write removes at most. It creates at
+// most one, so with two the expired ones don't pile up.
 const expiredPerWrite = 2
 
 // A Store is a counters.Store and a counters.StateStore. Make one with New:
@@ -208,8 +208,8 @@ func (m *Store) shard(key string) *shard {
 	return &m.shards[maphash.String(m.seed, key)%shardCount]
 }
 
-// live reports whether there is an item and it hasn't expired. An item is its
-// shard's own: who looks at it holds mu.
+// live reports whether there is an item and it hasn't expired. The caller holds
+// the shard's mu.
 func (c *item) live(now int64) bool { return c != nil && c.expires > now }
 
 // begin returns a new item at key: the one that has expired there, or another
