@@ -35,9 +35,9 @@ type algorithm struct {
 	// window returns the window of a limit that counts in slots. It is nil if
 	// the algorithm keeps a state.
 	window func(l *policy.Limit) (subwindow.Window, error)
-	// state makes the limiter of a limit otherwise. The error says what is
-	// wrong with the limit.
-	state func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error)
+	// casLimiter makes the limiter of a limit whose algorithm keeps a state. The
+	// error says what is wrong with the limit.
+	casLimiter func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error)
 }
 
 // algorithms are all that a limit can have, in the order in which messages name
@@ -83,7 +83,7 @@ var algorithms = []*algorithm{
 			burst := cmp.Or(l.Burst, l.Limit)
 			return fmt.Sprintf("%d per %s and at most %d at once, so at most %d in any %[2]s", l.Limit, inWords(l.Window), burst, burst+l.Limit)
 		},
-		state: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
+		casLimiter: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
 			return cas.NewTokenBucket(r.store, l.Window, l.Burst, r.casConfig(p, l))
 		},
 	},
@@ -97,7 +97,7 @@ var algorithms = []*algorithm{
 			return fmt.Sprintf("%d per %s, one after the other, with at most %d waiting, so at most %d admitted in any %[2]s",
 				l.Limit, inWords(l.Window), burst, burst+l.Limit)
 		},
-		state: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
+		casLimiter: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
 			return cas.NewLeakyBucket(r.store, l.Window, l.Burst, r.casConfig(p, l))
 		},
 	},
@@ -123,7 +123,7 @@ var algorithms = []*algorithm{
 			}
 			return fmt.Sprintf("at most %d in any %s, by the time of each request", l.Limit, inWords(l.Window))
 		},
-		state: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
+		casLimiter: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
 			if l.Entries > 0 {
 				return cas.NewCountingLog(r.store, l.Window, l.Entries, r.casConfig(p, l))
 			}
@@ -140,7 +140,7 @@ var algorithms = []*algorithm{
 		describe: func(l *policy.Limit) string {
 			return fmt.Sprintf("at most %d at once, each until it is settled, or for %s after it was renewed last", l.Limit, inWords(l.Lease))
 		},
-		state: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
+		casLimiter: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
 			return cas.NewConcurrency(r.store, l.Lease, l.Limit, r.casConfig(p, l))
 		},
 	},
@@ -183,7 +183,7 @@ func algorithmsThat(match func(*algorithm) bool) []string {
 // the limit.
 func (a *algorithm) newLimiter(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
 	if a.window == nil {
-		return a.state(r, p, l)
+		return a.casLimiter(r, p, l)
 	}
 	window, err := a.window(l)
 	if err != nil {
@@ -212,8 +212,8 @@ type limiter interface {
 	// Flush has the store count what was admitted without it, and returns when
 	// no refund is under way any more.
 	Flush()
-	// Owing returns of how many clients the store hasn't counted yet what was
-	// admitted without it.
+	// Owing returns how many clients have been admitted without the store, which
+	// hasn't counted that yet.
 	Owing() int
 	// Items returns what the store keeps of a client that asks all the time: so many
 	// items, each with so many bytes of key and of value.

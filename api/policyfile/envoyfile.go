@@ -108,18 +108,18 @@ const (
 func ParseEnvoy(files []EnvoyFile, options EnvoyOptions) (*envoy.Config, error) {
 	config := &envoy.Config{Domains: make(map[string]*envoy.Descriptor), Default: make(map[envoy.Unit]*policy.Limit)}
 	var errs []error
-	right, places := make(map[policy.Limit]policy.Limit), make(map[childOf]place)
-	own := &envoyReader{options: options, right: right} // limits that requests bring
+	right, positions := make(map[policy.Limit]policy.Limit), make(map[childOf]position)
+	byRequest := &envoyReader{options: options, right: right} // for limits that requests bring
 	for _, unit := range envoy.Units {
 		l := policy.Limit{Name: string(unit), Limit: 1, Window: unit.Window()}
 		if options.Mode == EnvoyQuota {
 			l.Leniency = policy.Quota
 		}
-		own.complete(&l, &yaml.Node{}, map[string]*yaml.Node{}, true)
+		byRequest.complete(&l, &yaml.Node{}, map[string]*yaml.Node{}, true)
 		config.Default[unit] = &l
 	}
 	for _, file := range files {
-		r := &envoyReader{policyReader: policyReader{yamlReader: yamlReader{name: file.Name}}, options: options, right: right, sent: file.Sent, places: places}
+		r := &envoyReader{policyReader: policyReader{yamlReader: yamlReader{name: file.Name}}, options: options, right: right, sent: file.Sent, positions: positions}
 		r.read(config, file.Data)
 		errs = append(errs, r.errs...)
 	}
@@ -138,8 +138,8 @@ type envoyReader struct {
 	// right are limits without options of weir's, by what they were before complete: most of
 	// a file are alike.
 	right map[policy.Limit]policy.Limit
-	// places are where descriptors stand, of all files.
-	places map[childOf]place
+	// positions are where descriptors stand, of all files.
+	positions map[childOf]position
 }
 
 // A childOf is a descriptor's key and value, and what it is below.
@@ -148,8 +148,8 @@ type childOf struct {
 	name   string
 }
 
-// A place is a line of a file.
-type place struct {
+// A position is a line of a file.
+type position struct {
 	file string
 	line int
 }
@@ -231,8 +231,8 @@ func (r *envoyReader) descriptor(n *yaml.Node, parent *envoy.Descriptor, path []
 	if d.Key == "" {
 		r.fail(n, "the descriptor has no key")
 	} else if err := parent.Add(d); err == nil {
-		r.places[childOf{parent, name}] = place{r.name, values["key"].Line}
-	} else if other := r.places[childOf{parent, name}]; r.sent {
+		r.positions[childOf{parent, name}] = position{r.name, values["key"].Line}
+	} else if other := r.positions[childOf{parent, name}]; r.sent {
 		r.fail(values["key"], "%v; one is in %s", err, other.file)
 	} else {
 		r.fail(values["key"], "%v; one is on line %d of %s", err, other.line, other.file)
@@ -288,13 +288,13 @@ func (r *envoyReader) rule(n, metadata *yaml.Node, path []string) *envoy.Rule {
 		r.fail(values["replaces"], "replaces has the limit's own name, %q", rule.Name)
 	default:
 		options := r.weir(metadata)
-		own := map[string]*yaml.Node{}
+		given := map[string]*yaml.Node{}
 		if options != nil {
-			own = r.object(options, "metadata weir", r.optionKeys(&rule.Limit)...)
+			given = r.object(options, "metadata weir", r.optionKeys(&rule.Limit)...)
 		}
 		if len(r.errs) == mistakes {
-			own["window"], own["limit"] = values["unit"], cmp.Or(values["requests_per_unit"], n)
-			r.complete(&rule.Limit, n, own, options == nil)
+			given["window"], given["limit"] = values["unit"], cmp.Or(values["requests_per_unit"], n)
+			r.complete(&rule.Limit, n, given, options == nil)
 		}
 	}
 	return rule
@@ -432,28 +432,28 @@ func headerName(path []string) string {
 func EnvoyPolicy(config *envoy.Config, options EnvoyOptions) (*policy.Policy, func()) {
 	p := &policy.Policy{Name: envoy.PolicyName, OnStoreError: options.OnStoreError, Shadow: options.Mode == EnvoyShadow, Finder: config}
 	config.List()
-	places := make(map[string]int) // in p.Limits
-	place := func(l *policy.Limit, unit envoy.Unit) int {
+	indexes := make(map[string]int) // in p.Limits, by name
+	index := func(l *policy.Limit, unit envoy.Unit) int {
 		shape := *l
 		shape.Name, shape.Limit, shape.Limiter = storedName(l, unit), max(1, l.Limit), nil
 		shape.Pattern, shape.Leniency, shape.OnStoreError = "", policy.Strict, ""
-		i, ok := places[shape.Name]
+		i, ok := indexes[shape.Name]
 		if !ok {
 			i = len(p.Limits)
-			places[shape.Name] = i
+			indexes[shape.Name] = i
 			p.Limits = append(p.Limits, shape)
 		}
 		return i
 	}
 	for _, unit := range envoy.Units {
-		place(config.Default[unit], unit)
+		index(config.Default[unit], unit)
 	}
-	config.EachRule(func(r *envoy.Rule, _ string) { place(&r.Limit, r.Unit) })
+	config.EachRule(func(r *envoy.Rule, _ string) { index(&r.Limit, r.Unit) })
 	return p, func() {
 		for unit, l := range config.Default {
-			l.Limiter = p.Limits[place(l, unit)].Limiter
+			l.Limiter = p.Limits[index(l, unit)].Limiter
 		}
-		config.EachRule(func(r *envoy.Rule, _ string) { r.Bind(p.Limits[place(&r.Limit, r.Unit)].Limiter) })
+		config.EachRule(func(r *envoy.Rule, _ string) { r.Bind(p.Limits[index(&r.Limit, r.Unit)].Limiter) })
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 
 // Limiters makes limiters and keeps those in use, so that a limit that hasn't
 // changed keeps what its limiter remembers. It is safe for concurrent use. Make
-// one with NewLimiters.
+// one with NewLimiters: the zero value isn't usable.
 type Limiters struct {
 	resources
 
@@ -69,8 +69,9 @@ func (ls *Limiters) Bind(policies policy.Policies) error {
 	return nil
 }
 
-// Flush has the store count what the limiters have admitted without it, and
-// returns, when no refund is under way any more, of how many clients it hasn't.
+// Flush has the store count what the limiters have admitted without it. It returns
+// when no refund is under way any more: the number of clients of whom the store still
+// hasn't, summed over the limiters.
 func (ls *Limiters) Flush() (owing int) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

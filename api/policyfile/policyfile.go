@@ -204,9 +204,9 @@ func (r *yamlReader) onStoreError(into *policy.OnStoreError) yamlKey {
 		string(policy.StoreErrorLocal), string(policy.StoreErrorAllow), string(policy.StoreErrorDeny))
 }
 
-// AlgorithmNames returns what the key algorithm of a limit may say that counts in a
-// window, in the order in which messages name it.
-func AlgorithmNames() []string { return algorithmsThat(func(a *algorithm) bool { return !a.leases }) }
+// WindowAlgorithms returns the names of the algorithms whose limits have a window: all
+// but concurrency.
+func WindowAlgorithms() []string { return algorithmsThat(func(a *algorithm) bool { return !a.leases }) }
 
 func allAlgorithms() []string { return algorithmsThat(func(*algorithm) bool { return true }) }
 

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// inWords writes a duration in its largest unit that makes it a whole number: 60 s,
-// as two minutes are the first to be minutes.
+// inWords writes a duration as a whole number of the largest unit that it can be, but a
+// minute as 60 s.
 func inWords(d time.Duration) string {
 	switch {
 	case d%(24*time.Hour) == 0:

@@ -15,7 +15,8 @@ import (
 // mistakes. It works on nodes because only they know their lines.
 type yamlReader struct {
 	name string // of the file
-	// within, if it isn't "", stands for the line where the file is one that nobody has.
+	// within, if it isn't "", says in messages where a mistake is, in the place of the
+	// line: nobody has the file.
 	within string
 	errs   []error
 	// kinds are the kinds of mappings in the file, to tell where a key belongs

@@ -325,7 +325,7 @@ func (c *config) check() error {
 	require(c.envoyStatsd == "" || c.envoys(), "-envoy-statsd needs -envoy-config or -envoy-xds, of which it tells")
 	require(c.envoyStatsd == "" || hasPort(c.envoyStatsd), "-envoy-statsd %q must be HOST:PORT, such as localhost:8125", c.envoyStatsd)
 	require(len(c.envoyTags) == 0 || c.envoyStatsd != "", "-envoy-statsd-tags needs -envoy-statsd")
-	require(slices.Contains(policyfile.AlgorithmNames(), c.envoyOptions.Algorithm), "-envoy-algorithm %q must be %s", c.envoyOptions.Algorithm, strings.Join(policyfile.AlgorithmNames(), " or "))
+	require(slices.Contains(policyfile.WindowAlgorithms(), c.envoyOptions.Algorithm), "-envoy-algorithm %q must be %s", c.envoyOptions.Algorithm, strings.Join(policyfile.WindowAlgorithms(), " or "))
 	require(envoy.Headers(c.envoyHeaders).Valid(), "-envoy-headers %q must be draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", c.envoyHeaders)
 	require(slices.Contains([]policyfile.EnvoyMode{policyfile.EnvoyEnforce, policyfile.EnvoyShadow, policyfile.EnvoyQuota}, c.envoyOptions.Mode),
 		"-envoy-mode %q must be enforce, shadow or quota", c.envoyOptions.Mode)

@@ -198,7 +198,7 @@ func AwaitGreeting(t testing.TB, log *Log) string {
 func OneOfEach(t *testing.T, onStoreError string) (file string, policies []string) {
 	t.Helper()
 	text := "policies:\n"
-	for _, name := range policyfile.AlgorithmNames() {
+	for _, name := range policyfile.WindowAlgorithms() {
 		policy := strings.ReplaceAll(name, "_", "-")
 		policies = append(policies, policy)
 		text += fmt.Sprintf("  %s: {on_store_error: %s, limits: [{name: l, algorithm: %s, limit: 100, window: 1d}]}\n", policy, onStoreError, name)
