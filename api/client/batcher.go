@@ -14,19 +14,20 @@ const (
 	maxBatchBytes = 8<<20 - 64 // the rest is for what stands around the checks
 )
 
-// One batch under way is being written, decided or read, and leaves the other
-// processors idle meanwhile; more than two that don't wait to be filled cost
-// more than they gain. A batch of 128 hardly costs more a check than a larger
-// one, and several of them are worked on at once.
+// A check leaves at once while fewer than eagerBatches are under way: one batch is
+// being written, decided or read, and leaves other processors idle meanwhile, and
+// more than two cost more than they gain. While fewer than smallBatches are, a batch
+// leaves with smallBatch calls, which hardly cost more each than in a larger one, and
+// several are worked on at once. Else it leaves when weir takes no more.
 const (
-	eagerBatches = 2   // under way, before the next has to be full
-	smallBatch   = 128 // is full
-	smallBatches = 16  // under way, before the next has to be as large as can be
+	eagerBatches = 2
+	smallBatch   = 128
+	smallBatches = 16
 )
 
-// A batcher puts concurrent checks together into batches. The checks of the first
-// callers leave at once. Those that come while two batches are under way leave
-// together when one of these is back, or as soon as they fill a batch.
+// A batcher puts concurrent checks, or settlements, together into batches. Those of the
+// first callers leave at once. Those that come while two batches are under way leave
+// together when fewer are, or as soon as they fill a batch.
 //
 // counters/combiner answers calls of one key, in its leader's goroutine and
 // time. Here all checks go together, and no caller is bound to a batch: one
@@ -50,7 +51,7 @@ func newBatcher(send func(context.Context, []*call) error, timeout time.Duration
 	}
 }
 
-// A call is a check on its way, and its reply.
+// A call is a check, or a settlement, on its way, and its reply.
 type call struct {
 	check   []byte        // encoded
 	settles bool          // so it may be admitted with places, which have to be given back
@@ -141,8 +142,8 @@ func (b *batcher) board(c *call) {
 	b.departFull()
 }
 
-// departFull sends the checks gathered so far if they needn't wait for more. The batcher is
-// locked.
+// departFull sends the checks gathered so far if they needn't wait for more: as few may
+// be full. The batcher is locked.
 func (b *batcher) departFull() {
 	full := maxBatch
 	switch {

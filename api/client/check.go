@@ -68,9 +68,9 @@ type Receipt struct {
 	Text  string
 	Until time.Time // when it can be settled last
 	// RenewWithin is how long what is under way may go on before Client.Renew, at most; 0 if
-	// it takes no places.
+	// it takes no places, as no limit has the algorithm concurrency.
 	RenewWithin time.Duration
-	// within is how long that is after the check.
+	// within is how long Until is after the check.
 	within time.Duration
 }
 
@@ -92,6 +92,7 @@ type SettledLimit struct {
 // batch. It wraps nothing; match it with errors.As.
 type Problem struct {
 	Status int // of HTTP: 400 for a wrong check, 404 for an unknown policy
+	// Type, Title and Detail are those of RFC 9457, or what a proxy answered.
 	Type   string
 	Title  string
 	Detail string

@@ -35,14 +35,11 @@ const (
 	DefaultDenials = 10_000
 )
 
-// idleConnections are kept open, for as long as idleTime: weir keeps them for
-// longer. One that takes longer than the call it was for may serve the next, up
-// to connectTime. A batch of smallBatch ordinary checks is written in one piece.
 const (
-	idleConnections = 64
-	idleTime        = 90 * time.Second
-	connectTime     = 10 * time.Second
-	writeBuffer     = 16 << 10
+	idleConnections = 64               // are kept open
+	idleTime        = 90 * time.Second // for so long; weir keeps them for longer
+	connectTime     = 10 * time.Second // longer than the call: a connection that comes late serves the next
+	writeBuffer     = 16 << 10         // bytes: a batch of smallBatch ordinary checks is written in one piece
 )
 
 // Config configures a Client. Only URL is needed.
@@ -253,7 +250,8 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) (Answer, []Answer
 }
 
 // Peek returns what a check of cost 1 would be answered now, and consumes
-// nothing. It always asks weir. With an error there is no answer.
+// nothing. It always asks weir. The error is a *Problem, or says why weir couldn't
+// be asked or understood; then there is no answer.
 func (c *Client) Peek(ctx context.Context, policy, client string) (Answer, error) {
 	r, err := c.askClient(ctx, http.MethodGet, policy, client, http.StatusOK)
 	return r.Answer, err

@@ -129,7 +129,7 @@ func (d *denials) client(key clientKey, now time.Time) *deniedClient {
 func (d *denials) makeRoom(now time.Time) {
 	searched := 0
 	for key, c := range d.clients { // from a random place
-		if !c.holds(now) {
+		if !c.counts(now) {
 			delete(d.clients, key)
 		} else if searched++; searched == searchedForRoom {
 			break
@@ -143,7 +143,7 @@ func (d *denials) makeRoom(now time.Time) {
 	}
 }
 
-// holds reports whether anything in c still counts.
-func (c *deniedClient) holds(now time.Time) bool {
+// counts reports whether anything in c still does.
+func (c *deniedClient) counts(now time.Time) bool {
 	return now.Before(c.fresh) || slices.ContainsFunc(c.denials, func(known denial) bool { return now.Before(known.until) })
 }

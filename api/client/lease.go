@@ -19,7 +19,8 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("client: denied; try again in %v", e.Answer.RetryAfter)
 }
 
-// A Lease is places that are held for what is under way. It is safe for concurrent use.
+// A Lease is the places that a check holds, in limits with the algorithm concurrency, while
+// what it was for is under way. It is safe for concurrent use.
 type Lease struct {
 	client  *Client
 	stop    context.CancelFunc
@@ -84,7 +85,7 @@ func (l *Lease) renew(ctx context.Context, r Receipt) {
 			wait = r.RenewWithin / 2
 		case ctx.Err() != nil:
 			return
-		case !again(err):
+		case !retryable(err):
 			close(l.lost)
 			return
 		default:

@@ -16,9 +16,10 @@ var ErrSettledLater = errors.New("client: the receipt is settled later")
 // Settle says what a check has cost in the end: what wasn't used is given back where it
 // was counted, and what was used beyond it is counted now, whatever is left. Only the
 // first settlement of a receipt counts, so it may be repeated. The zero Receipt has
-// nothing to settle. The error is a *Problem, of status 410 if the receipt is too old;
-// the context's; or an ErrSettledLater. Up to 10,000 receipts wait for weir; of one more
-// the error says that weir wasn't asked.
+// nothing to settle. The error is a *Problem, of status 410 if the receipt is too old; or
+// an ErrSettledLater if weir couldn't be asked, or not before ctx ended, or answered with
+// a status of 500 or more. Up to 10,000 receipts wait so; of one more, which isn't settled
+// later, the error is the reason alone.
 func (c *Client) Settle(ctx context.Context, r Receipt, cost int64) (Settlement, error) {
 	if err := validateCost(cost); err != nil {
 		return Settlement{}, err
@@ -46,7 +47,7 @@ func (c *Client) settle(ctx context.Context, r Receipt, cost int64) (Settlement,
 	if err == nil {
 		_, err = reply.answer()
 	}
-	if again(err) && c.settler.later(waiting{encoded, r.Until}) {
+	if retryable(err) && c.settler.later(waiting{encoded, r.Until}) {
 		err = fmt.Errorf("%w: %w", ErrSettledLater, err)
 	}
 	return reply.settlement, err

@@ -24,8 +24,8 @@ type settler struct {
 
 	mu      sync.Mutex
 	waiting []waiting
-	working sync.WaitGroup // while some wait
-	works   bool
+	works   bool           // work goes on, as some wait
+	working sync.WaitGroup // the same
 }
 
 // A waiting settlement is one that weir couldn't be asked for.
@@ -104,7 +104,7 @@ func (s *settler) try(trying []waiting) (left []waiting) {
 			if err == nil {
 				_, err = r.answer()
 			}
-			if again(err) && (w.until.IsZero() || time.Now().Before(w.until)) {
+			if retryable(err) && (w.until.IsZero() || time.Now().Before(w.until)) {
 				mu.Lock()
 				defer mu.Unlock()
 				left = append(left, w)
@@ -123,9 +123,9 @@ func (s *settler) close() {
 	s.working.Wait()
 }
 
-// again reports whether what failed with err may succeed later: weir couldn't be asked,
+// retryable reports whether what failed with err may succeed later: weir couldn't be asked,
 // or its store.
-func again(err error) bool {
+func retryable(err error) bool {
 	var p *Problem
 	return err != nil && (!errors.As(err, &p) || p.Status >= http.StatusInternalServerError)
 }
