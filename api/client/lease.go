@@ -20,7 +20,8 @@ func (e *DeniedError) Error() string {
 }
 
 // A Lease is the places that a check holds, in limits with the algorithm concurrency, while
-// what it was for is under way. It is safe for concurrent use.
+// what it was for is under way. It is safe for concurrent use. One that Config.FailOpen has
+// admitted holds none, and can be ended like any other.
 type Lease struct {
 	client  *Client
 	stop    context.CancelFunc

@@ -51,7 +51,7 @@ func newBackend(s *server, number uint64, dial pipeline.DialFunc, timeout time.D
 	b.bulk.pool = b.single.pool.Beside(pipeline.Checked(dial))
 	b.member, b.leave = context.WithCancel(context.Background())
 	b.breaker.silence, b.breaker.run = silence(timeout), b.single.pool.Go
-	b.breaker.probe = func() { // the breaker is told of an answer
+	b.breaker.probe = func() { // release tells the breaker of an answer
 		if err := b.ask(probeTimeout, "version\r\n", checkVersion); err != nil {
 			b.breaker.explain(err)
 		}
@@ -68,7 +68,7 @@ func (b *backend) retire() {
 	b.checkUnused()
 }
 
-// hold keeps the connection open until drop, unless that is too late.
+// hold keeps the connections open until drop. It returns false if that is too late.
 func (b *backend) hold() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -292,7 +292,7 @@ func (c *session) release() {
 	b.checkUnused()
 }
 
-// dialContext is gomemcache's.
+// dialContext is the DialContext of gomemcache, whose arguments are always the same.
 func (c *session) dialContext(context.Context, string, string) (net.Conn, error) {
 	if err := c.connect(); err != nil {
 		return nil, err
@@ -309,7 +309,7 @@ type boundConn struct {
 
 func (c *boundConn) SetDeadline(time.Time) error { return c.Conn.SetDeadline(c.session.deadline) }
 
-// Read returns the whole reply to a command of a line.
+// Read notes whether the server has answered. One Read is all: the reply to a set is a line.
 func (c *boundConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.session.answered = err == nil

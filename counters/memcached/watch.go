@@ -107,14 +107,14 @@ func (b *backend) readStats() {
 
 // A voice logs what happens to a server, at most one line of a kind in each lineInterval.
 type voice struct {
-	spoken    time.Time // the last line about the breaker, or about checks
-	changed   time.Time // the last about the breaker
-	told      record    // what was open then
-	up        record    // when the breaker was last said to be closed
-	undecided int64     // checks that were decided without the server by then
+	spoken    time.Time // when the last line about the breaker, or about checks, was logged
+	changed   time.Time // when the last one about the breaker was
+	told      record    // the breaker's when spoken
+	up        record    // the breaker's when it was last said to be closed
+	undecided int64     // checks that had been decided without the server when spoken
 
-	clock     time.Time // the last line about the difference of clocks
-	warned    time.Time // the last line about evictions
+	clock     time.Time // when the last line about the difference of clocks was logged
+	warned    time.Time // when the last one about evictions was
 	known     bool      // evictions is
 	evictions int64     // the last count
 	untold    int64     // evictions since warned

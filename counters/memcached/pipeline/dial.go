@@ -55,7 +55,7 @@ func dialTLS(config *tls.Config) DialFunc {
 }
 
 // Checked returns a function that dials, and fails unless the server answers on the new
-// connection: one that has no place left accepts it all the same, and closes it.
+// connection: a server that takes no more of them accepts it all the same, and closes it.
 func Checked(dial DialFunc) DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)

@@ -58,7 +58,7 @@ func (p *Pool) Beside(dial DialFunc) *Pool {
 
 // Ready reports whether a socket to the server is open. If none is, it has one opened,
 // at most once a second, and doesn't wait for it. A pool beside another has none opened
-// before the other's is open, so that a last place is the other's.
+// before the other's is open, so that the other gets the last one that the server takes.
 func (p *Pool) Ready(network, address string) bool {
 	l, err := p.link(network, address)
 	if err != nil {

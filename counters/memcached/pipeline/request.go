@@ -41,7 +41,7 @@ type request struct {
 	reader atomic.Pointer[net.Conn]
 
 	// late is to be called once the socket is done with a request that has been
-	// given up, and end says how that was. Who has set the second of them calls.
+	// given up, with what end says of it. Whoever sets the second of the two calls it.
 	late atomic.Pointer[func(error)]
 	end  atomic.Pointer[error]
 }
