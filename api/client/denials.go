@@ -57,11 +57,11 @@ func (d *denials) find(key clientKey, check []byte, now time.Time) (Answer, bool
 	if i < 0 || !now.Before(c.denials[i].until) {
 		return Answer{}, false
 	}
-	return c.denials[i].answer.later(now.Sub(c.denials[i].received)), true
+	return c.denials[i].answer.after(now.Sub(c.denials[i].received)), true
 }
 
-// later returns a denial as it is after some time in which nobody has asked.
-func (a Answer) later(passed time.Duration) Answer {
+// after returns a denial as it is after some time in which nobody has asked.
+func (a Answer) after(passed time.Duration) Answer {
 	a.RetryAfter = max(0, a.RetryAfter-passed)
 	a.Limits = slices.Clone(a.Limits)
 	for i := range a.Limits {
@@ -97,7 +97,7 @@ func (d *denials) remember(key clientKey, check []byte, a Answer, sent, received
 	if len(c.denials) == maxDenials {
 		c.denials = slices.Delete(c.denials, 0, 1)
 	}
-	c.denials = append(c.denials, denial{check: string(check), answer: a.later(0), received: received, until: until})
+	c.denials = append(c.denials, denial{check: string(check), answer: a.after(0), received: received, until: until})
 }
 
 // reset forgets a client that was reset at now.

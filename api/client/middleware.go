@@ -47,7 +47,7 @@ func Admit(w http.ResponseWriter, r *http.Request, l Limiter, q Check) bool {
 		writeProblem(w, unavailable("the time of this request ended before its turn came"))
 	case errors.As(err, &refusal) && refusal.Status == http.StatusBadRequest:
 		// Its own detail may name the client.
-		writeProblem(w, problem{Type: refusal.Type, Title: refusal.Title, Status: refusal.Status, Detail: "this request can't be limited: it must say who sends it, in 1 to 1024 bytes of UTF-8, and may not cost more than the whole limit"})
+		writeProblem(w, problemBody{Type: refusal.Type, Title: refusal.Title, Status: refusal.Status, Detail: "this request can't be limited: it must say who sends it, in 1 to 1024 bytes of UTF-8, and may not cost more than the whole limit"})
 	case err != nil:
 		writeProblem(w, unavailable("it could not be decided whether this request is within its limits; try again"))
 	default:
@@ -107,9 +107,9 @@ func wholeSeconds(d time.Duration) string {
 	return strconv.FormatInt(int64(s), 10)
 }
 
-// A problem is an answer of RFC 9457. It doesn't name the client: whoever asks
+// A problemBody is what Admit answers, by RFC 9457. It doesn't name the client: whoever asks
 // may not know how it is called here.
-type problem struct {
+type problemBody struct {
 	Type             string   `json:"type"`
 	Title            string   `json:"title"`
 	Status           int      `json:"status"`
@@ -118,8 +118,8 @@ type problem struct {
 }
 
 // problem returns how a denial is answered.
-func (a *Answer) problem() problem {
-	p := problem{
+func (a *Answer) problem() problemBody {
+	p := problemBody{
 		Type:  "https://iana.org/assignments/http-problem-types#quota-exceeded",
 		Title: "Quota Exceeded", Status: http.StatusTooManyRequests, Detail: "this request is not allowed",
 	}
@@ -134,12 +134,12 @@ func (a *Answer) problem() problem {
 	return p
 }
 
-func unavailable(detail string) problem {
-	return problem{Type: reducedCapacity, Title: "Temporary Reduced Capacity", Status: http.StatusServiceUnavailable, Detail: detail}
+func unavailable(detail string) problemBody {
+	return problemBody{Type: reducedCapacity, Title: "Temporary Reduced Capacity", Status: http.StatusServiceUnavailable, Detail: detail}
 }
 
-func writeProblem(w http.ResponseWriter, p problem) {
-	body, _ := json.Marshal(p) // can't fail for a problem
+func writeProblem(w http.ResponseWriter, p problemBody) {
+	body, _ := json.Marshal(p) // can't fail
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(append(body, '\n')) // the one who asked may have left
