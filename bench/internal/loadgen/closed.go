@@ -54,6 +54,12 @@ func (t *Turn) Next() (n int64, ok bool) {
 	return taken % t.Clients, t.Last == 0 || taken < t.Last
 }
 
+// Client is Next of a turn without end.
+func (t *Turn) Client() int64 {
+	n, _ := t.Next()
+	return n
+}
+
 // Operations are the checks of each connection. An unexpected answer is an error.
 func (all Connections) Operations() []Operation {
 	operations := make([]Operation, len(all))

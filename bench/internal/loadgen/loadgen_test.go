@@ -207,7 +207,7 @@ func TestLoopsReadBatches(t *testing.T) {
 		clients, err := Dial(t.Context(), addr, Batch("p", 2), 1)
 		require.NoError(t, err)
 		t.Cleanup(clients.Close)
-		s := NewOpenLoop(clients).Run(t.Context(), Pace{Rate: 1000, Length: 5 * time.Millisecond}, func() int64 { return 0 }, Patience)
+		s := clients.OpenLoop(t.Context(), Pace{Rate: 1000, Length: 5 * time.Millisecond}, func() int64 { return 0 })
 		result, err := clients.Drive(t.Context(), &Turn{Clients: 1, Last: 5}, 0)
 		if !admitted {
 			require.ErrorContains(t, err, `"status":429`)

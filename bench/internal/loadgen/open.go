@@ -21,7 +21,7 @@ const (
 	// to end.
 	longestPause = 50 * time.Millisecond
 
-	// Patience is how long an open loop usually waits for late answers.
+	// Patience is how long an open loop waits for late answers.
 	Patience = 10 * time.Second
 
 	// LagAllowed is what the bench's own delay of 99% of the checks may be, or
@@ -51,23 +51,6 @@ func (p Pace) due() iter.Seq[time.Duration] {
 type line struct {
 	Connection
 	intended atomic.Int64
-}
-
-// An OpenLoop starts checks when they are due, whether earlier ones are answered
-// or not, as long as a connection is free. One goroutine sends all of them; each
-// connection has one that reads.
-type OpenLoop struct {
-	lines []*line
-	pause func(time.Duration)
-}
-
-// NewOpenLoop returns one over connections, which have to be closed after it.
-func NewOpenLoop(connections Connections) *OpenLoop {
-	l := &OpenLoop{pause: Pause}
-	for _, c := range connections {
-		l.lines = append(l.lines, &line{Connection: c})
-	}
-	return l
 }
 
 // A Sample is what an open loop saw.
@@ -176,20 +159,28 @@ func (s *Sample) Fault() error {
 	return errors.New(strings.Join(faults, "; "))
 }
 
-// Run sends the checks that are due and waits for the answers, for patience
+// OpenLoop sends checks when they are due, whether earlier ones are answered or
+// not, as long as a connection is free. It waits for the answers, for Patience
 // longer than the pace lasts; what is unsent or unanswered then is so in the
 // sample. client picks the clients. The first error of a connection ends the
-// run. After a sample with unanswered checks or an error the connections can't
+// loop. After a sample with unanswered checks or an error the connections can't
 // be used again.
-func (l *OpenLoop) Run(ctx context.Context, p Pace, client func() int64, patience time.Duration) *Sample {
+func (all Connections) OpenLoop(ctx context.Context, p Pace, client func() int64) *Sample {
+	return all.openLoop(ctx, p, client, Patience, Pause)
+}
+
+// openLoop has one goroutine that sends all checks, and one for each connection that
+// reads.
+func (all Connections) openLoop(ctx context.Context, p Pace, client func() int64, patience time.Duration, pause func(time.Duration)) *Sample {
 	ctx, cancel := context.WithTimeout(ctx, p.Length+patience)
 	defer cancel()
 	s := NewSample(p)
-	idle := make(chan *line, len(l.lines))
+	idle := make(chan *line, len(all))
 	var ended atomic.Bool
 	var readers sync.WaitGroup
 	start := time.Now()
-	for _, line := range l.lines {
+	for _, c := range all {
+		line := &line{Connection: c}
 		idle <- line
 		readers.Go(func() {
 			for {
@@ -211,22 +202,20 @@ func (l *OpenLoop) Run(ctx context.Context, p Pace, client func() int64, patienc
 	var sender sync.WaitGroup
 	sender.Go(func() {
 		RaisePriority()
-		l.send(ctx, s, client, idle, start)
+		s.send(ctx, client, idle, start, pause)
 	})
 	sender.Wait()
-	for range l.lines {
+	for range all {
 		select {
 		case <-idle:
 		case <-ctx.Done():
 		}
 	}
 	ended.Store(true)
-	for _, line := range l.lines {
-		line.Expire()
-	}
+	all.Expire()
 	readers.Wait()
-	for _, line := range l.lines {
-		line.Renew()
+	for _, c := range all {
+		c.Renew()
 	}
 	s.Elapsed = max(s.Elapsed, p.Length)
 	return s
@@ -234,13 +223,13 @@ func (l *OpenLoop) Run(ctx context.Context, p Pace, client func() int64, patienc
 
 // send sends each check when it is due, or as soon afterwards as a connection
 // is idle, until ctx ends.
-func (l *OpenLoop) send(ctx context.Context, s *Sample, client func() int64, idle <-chan *line, start time.Time) {
+func (s *Sample) send(ctx context.Context, client func() int64, idle <-chan *line, start time.Time, pause func(time.Duration)) {
 	free := time.Duration(0) // when a connection became free after all had been busy
 	for intended := range s.Pace.due() {
 		s.Due++
 		n := client()
 		for wait := intended - time.Since(start); wait > 0 && ctx.Err() == nil; wait = intended - time.Since(start) {
-			l.pause(min(wait, longestPause))
+			pause(min(wait, longestPause))
 		}
 		var line *line
 		select {

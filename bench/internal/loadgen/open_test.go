@@ -39,10 +39,16 @@ func allBut(k int, exception, usual answer) func(int) answer {
 	}
 }
 
+// A fake is an open loop.
+type fake struct {
+	Connections
+	pause func(time.Duration)
+}
+
 // fakeLoop returns an open loop on a server that answers the check with number
 // n, in the order of their starts, as told. Both run in the clock of a synctest
 // bubble.
-func fakeLoop(t *testing.T, connections int, answers func(n int) answer) *OpenLoop {
+func fakeLoop(t *testing.T, connections int, answers func(n int) answer) *fake {
 	t.Helper()
 	numbers := make(chan int, 1)
 	numbers <- 0
@@ -78,14 +84,12 @@ func fakeLoop(t *testing.T, connections int, answers func(n int) answer) *OpenLo
 		clients.Close()
 		server.Wait()
 	})
-	l := NewOpenLoop(clients)
-	l.pause = time.Sleep
-	return l
+	return &fake{clients, time.Sleep}
 }
 
-func (l *OpenLoop) runEvenly(t *testing.T, rate float64, length, patience time.Duration) *Sample {
+func (l *fake) runEvenly(t *testing.T, rate float64, length, patience time.Duration) *Sample {
 	t.Helper()
-	return l.Run(t.Context(), Pace{Rate: rate, Length: length}, func() int64 { return 0 }, patience)
+	return l.openLoop(t.Context(), Pace{Rate: rate, Length: length}, func() int64 { return 0 }, patience, l.pause)
 }
 
 func assertDuration(t *testing.T, want, got time.Duration, name string) {
@@ -252,9 +256,7 @@ func TestOpenLoopOfCallers(t *testing.T) {
 			return n != 0, nil
 		}
 		turn := &Turn{Clients: 4}
-		l := NewOpenLoop(Callers([]Operation{op}))
-		l.pause = time.Sleep
-		s := l.Run(t.Context(), Pace{Rate: 1000, Length: 50 * ms}, func() int64 { n, _ := turn.Next(); return n }, time.Second)
+		s := Callers([]Operation{op}).openLoop(t.Context(), Pace{Rate: 1000, Length: 50 * ms}, turn.Client, time.Second, time.Sleep)
 		require.NoError(t, s.Fault())
 		assert.Equal(t, map[int]int64{200: 37, 429: 13}, s.Statuses)
 		assert.Equal(t, 100*ms, s.Elapsed)
@@ -265,7 +267,7 @@ func TestOpenLoopOfCallers(t *testing.T) {
 func TestOpenLoopEnds(t *testing.T) {
 	t.Parallel()
 	run := func(ctx context.Context, op Operation) *Sample {
-		return NewOpenLoop(Callers([]Operation{op, op})).Run(ctx, Pace{Rate: 1000, Length: time.Hour}, func() int64 { return 0 }, 0)
+		return Callers([]Operation{op, op}).openLoop(ctx, Pace{Rate: 1000, Length: time.Hour}, func() int64 { return 0 }, 0, Pause)
 	}
 	broken := errors.New("broken")
 	assert.ErrorIs(t, run(t.Context(), func(int64) (bool, error) { return false, broken }).Err, broken)

@@ -3,8 +3,8 @@
 // in an open one, which sends what is due. It also has the server that does
 // nothing, to compare with.
 //
-// Start with Dial and Connections.Drive, or NewOpenLoop; a Pace says when that
-// sends.
+// Start with Dial and Connections.Drive, or Connections.OpenLoop; a Pace says when
+// that sends.
 package loadgen
 
 import (

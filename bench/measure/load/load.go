@@ -143,7 +143,7 @@ func (l *loader) sample(ctx context.Context, policy string, d time.Duration, num
 	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, number)), exponent, 1, clients-1)
 	run := func() error {
 		pace := loadgen.Pace{Rate: l.rate, Length: d, Seed: 1 + number}
-		seen = loadgen.NewOpenLoop(connections).Run(ctx, pace, func() int64 { return int64(zipf.Uint64()) }, loadgen.Patience)
+		seen = connections.OpenLoop(ctx, pace, func() int64 { return int64(zipf.Uint64()) })
 		return ctx.Err()
 	}
 	if l.store == nil {

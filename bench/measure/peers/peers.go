@@ -204,7 +204,7 @@ func (b *bench) halfLoad(ctx context.Context, rate float64) (rows []latencyRow, 
 				return nil, err
 			}
 			turn := &loadgen.Turn{Clients: loadgen.Distinct.Clients}
-			seen := loadgen.NewOpenLoop(callers).Run(ctx, loadgen.Pace{Rate: rate, Length: b.duration / parts}, func() int64 { n, _ := turn.Next(); return n }, loadgen.Patience)
+			seen := callers.OpenLoop(ctx, loadgen.Pace{Rate: rate, Length: b.duration / parts}, turn.Client)
 			callers.Close()
 			if err := cmp.Or(ctx.Err(), seen.Fault()); err != nil {
 				return nil, fmt.Errorf("%s at half load: %w", p.name, err)

@@ -45,7 +45,7 @@ func dial(ctx context.Context, p *testbed.Process, w loadgen.Workload, connectio
 // half sends, for d, half of the rate in checks per second, for clients in turn.
 func half(ctx context.Context, s *testbed.Side, rate float64, d time.Duration) (halfLoad, error) {
 	pace := loadgen.Pace{Rate: rate / float64(2*s.Size), Length: d, Seed: 1}
-	sample := loadgen.NewOpenLoop(s.Connections).Run(ctx, pace, func() int64 { n, _ := s.Turn.Next(); return n }, loadgen.Patience)
+	sample := s.Connections.OpenLoop(ctx, pace, s.Turn.Client)
 	p := report.NewPercentiles(sample.Latency)
 	return halfLoad{p.P50, p.P99}, cmp.Or(ctx.Err(), sample.Fault())
 }
