@@ -141,43 +141,18 @@ type holdings struct{ Items, Bytes float64 }
 // Held returns the items that memcached keeps and the bytes of the chunks that
 // they are in.
 func (m *Memcached) Held() (holdings, error) {
-	lines, err := m.Do("stats slabs", "END")
-	if err != nil {
-		return holdings{}, err
-	}
-	return parseSlabs(lines)
+	stats, err := m.numbers("stats slabs")
+	return parseSlabs(stats), err
 }
 
-func parseSlabs(lines []string) (h holdings, err error) {
-	sizes := make(map[string]float64)
-	err = eachStat(lines, func(name string, number func() float64) {
-		switch class, field, _ := strings.Cut(name, ":"); field {
-		case "chunk_size": // comes first
-			sizes[class] = number()
-		case "used_chunks":
-			n := number()
+func parseSlabs(stats map[string]float64) (h holdings) {
+	for name, n := range stats {
+		if class, ok := strings.CutSuffix(name, ":used_chunks"); ok {
 			h.Items += n
-			h.Bytes += n * sizes[class]
+			h.Bytes += n * stats[class+":chunk_size"]
 		}
-	})
-	return h, err
-}
-
-// eachStat calls f with the names in memcached's stats, and what returns their
-// number. The error says that one which f asked for isn't any.
-func eachStat(lines []string, f func(name string, number func() float64)) error {
-	var failed error
-	for _, line := range lines {
-		name, value, _ := strings.Cut(strings.TrimPrefix(line, "STAT "), " ")
-		f(name, func() float64 {
-			n, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				failed = fmt.Errorf("memcached's stats: %s: %w", name, err)
-			}
-			return n
-		})
 	}
-	return failed
+	return h
 }
 
 // StoreCost is what a check costs memcached.
@@ -251,26 +226,41 @@ type StoreStats struct {
 
 // Stats returns the counts.
 func (m *MemcachedConn) Stats() (StoreStats, error) {
-	lines, err := m.Do("stats", "END")
+	stats, err := m.numbers("stats")
 	if err != nil {
 		return StoreStats{}, err
 	}
-	return parseStats(lines)
+	return parseStats(stats)
 }
 
-func parseStats(lines []string) (s StoreStats, err error) {
-	err = eachStat(lines, func(name string, number func() float64) {
-		switch name {
-		// cmd_set counts add and cas too, also those that stored nothing.
-		case "cmd_set", "incr_hits", "incr_misses", "decr_hits", "decr_misses", "delete_hits", "delete_misses":
-			s.Writes += int64(number())
-		case "get_hits", "get_misses":
-			s.KeysRead += int64(number())
-		case "evictions":
-			s.Evictions += int64(number())
+func parseStats(stats map[string]float64) (s StoreStats, err error) {
+	sum := func(names ...string) (sum int64) {
+		for _, name := range names {
+			n, ok := stats[name]
+			if !ok {
+				err = fmt.Errorf("memcached's stats have no number %s", name)
+			}
+			sum += int64(n)
 		}
-	})
+		return sum
+	}
+	// cmd_set counts add and cas too, also those that stored nothing.
+	s.Writes = sum("cmd_set", "incr_hits", "incr_misses", "decr_hits", "decr_misses", "delete_hits", "delete_misses")
+	s.KeysRead, s.Evictions = sum("get_hits", "get_misses"), sum("evictions")
 	return s, err
+}
+
+// numbers returns memcached's answer to a stats command, without what isn't a number.
+func (m *MemcachedConn) numbers(command string) (map[string]float64, error) {
+	lines, err := m.Do(command, "END")
+	stats := make(map[string]float64)
+	for _, line := range lines {
+		name, value, _ := strings.Cut(strings.TrimPrefix(line, "STAT "), " ")
+		if n, err := strconv.ParseFloat(value, 64); err == nil {
+			stats[name] = n
+		}
+	}
+	return stats, err
 }
 
 // During returns what memcached did while f ran.
