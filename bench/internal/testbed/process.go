@@ -33,6 +33,7 @@ const startTimeout = 10 * time.Second
 // A Process is a process that listens on loopback.
 type Process struct {
 	Addr   string
+	GRPC   string // the address of its rate limit service of Envoy, if it has one
 	Cmd    *exec.Cmd
 	Log    *log // what it has written to stderr
 	exited chan struct{}
@@ -50,15 +51,12 @@ func startProcess(ctx context.Context, addr string, cmd *exec.Cmd) (*Process, er
 		_ = cmd.Wait() // whoever needs the process notices that it is gone
 		close(s.exited)
 	}()
-	if err := s.await(ctx, addr); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s.await(ctx, addr)
 }
 
 // await waits until the process listens on addr, and ends it if it doesn't. The
 // error has what it said.
-func (s *Process) await(ctx context.Context, addr string) error {
+func (s *Process) await(ctx context.Context, addr string) (*Process, error) {
 	err := Poll(ctx, startTimeout, 2*time.Millisecond, func() (bool, error) {
 		select {
 		case <-s.exited:
@@ -73,9 +71,9 @@ func (s *Process) await(ctx context.Context, addr string) error {
 	})
 	if err != nil {
 		s.Stop()
-		return fmt.Errorf("%s doesn't listen on %s: %w: %s", filepath.Base(s.Cmd.Path), addr, err, s.Log)
+		return nil, fmt.Errorf("%s doesn't listen on %s: %w: %s", filepath.Base(s.Cmd.Path), addr, err, s.Log)
 	}
-	return nil
+	return s, nil
 }
 
 // Stop ends the process at once and returns when it has ended.
@@ -134,12 +132,25 @@ func (l *log) String() string {
 // startOnFreePort starts the command for a loopback address on which nothing
 // listens.
 func startOnFreePort(ctx context.Context, command func(addr string) *exec.Cmd) (*Process, error) {
-	port, err := FreePort()
+	addr, err := freeAddr()
 	if err != nil {
 		return nil, err
 	}
-	addr := net.JoinHostPort("127.0.0.1", port)
 	return startProcess(ctx, addr, command(addr))
+}
+
+// withGRPC is startOnFreePort of what listens on a second address too, for gRPC.
+func withGRPC(ctx context.Context, start func(grpc string) (*Process, error)) (*Process, error) {
+	grpc, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	p, err := start(grpc)
+	if err != nil {
+		return nil, err
+	}
+	p.GRPC = grpc
+	return p.await(ctx, grpc)
 }
 
 // NoopCommand is the bench's command that is the no-op server.
@@ -229,43 +240,36 @@ func (b *Build) Start(ctx context.Context, memcached string, args ...string) (*P
 }
 
 // StartRLS starts weir as Start does, with the rate limit service of Envoy by a
-// file, and returns the address of that too.
-func (b *Build) StartRLS(ctx context.Context, memcached, file string, args ...string) (weir *Process, grpc string, err error) {
-	port, err := FreePort()
-	if err != nil {
-		return nil, "", err
-	}
-	grpc = net.JoinHostPort("127.0.0.1", port)
-	if weir, err = b.Start(ctx, memcached, append([]string{"-grpc-listen", grpc, "-envoy-config", file}, args...)...); err != nil {
-		return nil, "", err
-	}
-	return weir, grpc, weir.await(ctx, grpc)
+// file.
+func (b *Build) StartRLS(ctx context.Context, memcached, file string, args ...string) (*Process, error) {
+	return withGRPC(ctx, func(grpc string) (*Process, error) {
+		return b.Start(ctx, memcached, append([]string{"-grpc-listen", grpc, "-envoy-config", file}, args...)...)
+	})
 }
 
 // StartRatelimit starts envoyproxy/ratelimit, the program at path, on Memcached
-// with the files in root/ratelimit/config. The process's address is that of its
-// gRPC. It has this process's environment, so that it can be set up there; unless
-// that says otherwise it keeps a connection to Memcached for each caller. And it has the
-// variables, as name=value.
+// with the files in root/ratelimit/config. It has this process's environment, so that
+// it can be set up there; unless that says otherwise it keeps a connection to Memcached
+// for each caller. And it has the variables, as name=value.
 func StartRatelimit(ctx context.Context, path, memcached, root string, callers int, variables ...string) (*Process, error) {
-	forHTTP, err := FreePort()
+	debug, err := freeAddr()
 	if err != nil {
 		return nil, err
 	}
-	forDebugging, err := FreePort()
-	if err != nil {
-		return nil, err
-	}
-	return startOnFreePort(ctx, func(addr string) *exec.Cmd {
-		host, port, _ := net.SplitHostPort(addr)
-		cmd := exec.Command(path)
-		cmd.Env = append([]string{"LOG_LEVEL=error", "MEMCACHE_MAX_IDLE_CONNS=" + strconv.Itoa(callers)}, os.Environ()...)
-		cmd.Env = append(cmd.Env,
-			"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT="+memcached, "USE_STATSD=false",
-			"RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
-			"GRPC_HOST="+host, "GRPC_PORT="+port, "HOST="+host, "PORT="+forHTTP, "DEBUG_HOST="+host, "DEBUG_PORT="+forDebugging)
-		cmd.Env = append(cmd.Env, variables...)
-		return cmd
+	return withGRPC(ctx, func(grpc string) (*Process, error) {
+		return startOnFreePort(ctx, func(addr string) *exec.Cmd {
+			cmd := exec.Command(path)
+			cmd.Env = append([]string{"LOG_LEVEL=error", "MEMCACHE_MAX_IDLE_CONNS=" + strconv.Itoa(callers)}, os.Environ()...)
+			cmd.Env = append(cmd.Env,
+				"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT="+memcached, "USE_STATSD=false",
+				"RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false")
+			for name, listens := range map[string]string{"": addr, "GRPC_": grpc, "DEBUG_": debug} {
+				host, port, _ := net.SplitHostPort(listens)
+				cmd.Env = append(cmd.Env, name+"HOST="+host, name+"PORT="+port)
+			}
+			cmd.Env = append(cmd.Env, variables...)
+			return cmd
+		})
 	})
 }
 
@@ -291,14 +295,14 @@ func StartNode(ctx context.Context, program, folder, memcached string) (*Process
 	})
 }
 
-// FreePort returns a port of loopback on which nothing listens, below those that the kernel
-// gives to who asks for any: others would have it before the process that it is for.
-func FreePort() (port string, err error) {
+// freeAddr returns a loopback address on which nothing listens. Its port is below those that
+// the kernel gives to who asks for any: others would have it before the process that it is for.
+func freeAddr() (addr string, err error) {
 	for range 100 {
-		port = strconv.Itoa(10_000 + rand.IntN(20_000))
+		addr = fmt.Sprint("127.0.0.1:", 10_000+rand.IntN(20_000))
 		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", port)); err == nil {
-			return port, l.Close()
+		if l, err = net.Listen("tcp", addr); err == nil {
+			return addr, l.Close()
 		}
 	}
 	return "", err

@@ -5,7 +5,6 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"net"
 
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/loadgen"
@@ -50,8 +49,7 @@ func measureHTTP(ctx context.Context, cfg config, build *testbed.Build, root str
 			p.memcached.Stop()
 		}
 	}()
-	// The address is that of the process, unless there is another.
-	start := func(name, addr string, ask func(string) loadgen.Request, begin func(memcached string) (*testbed.Process, error)) error {
+	start := func(name string, ask func(string) loadgen.Request, begin func(memcached string) (*testbed.Process, error)) error {
 		m, err := testbed.StartMemcached(ctx, memcachedMB)
 		if err != nil {
 			return err
@@ -61,25 +59,18 @@ func measureHTTP(ctx context.Context, cfg config, build *testbed.Build, root str
 			m.Stop()
 			return err
 		}
-		if addr == "" {
-			addr = process.Addr
-		}
-		p := product{name, process, overHTTP(addr, ask), m}
+		p := product{name, process, overHTTP(process.Addr, ask), m}
 		all = append(all, p)
 		return p.awaitLimit(ctx)
 	}
-	err = start(weirName, "", askWeir, func(memcached string) (*testbed.Process, error) { return build.Start(ctx, memcached) })
+	err = start(weirName, askWeir, func(memcached string) (*testbed.Process, error) { return build.Start(ctx, memcached) })
 	if err == nil && cfg.ratelimit != "" {
-		var port string
-		if port, err = testbed.FreePort(); err != nil {
-			return nil, err
-		}
-		err = start(ratelimitName, net.JoinHostPort("127.0.0.1", port), askRatelimit, func(memcached string) (*testbed.Process, error) {
-			return testbed.StartRatelimit(ctx, cfg.ratelimit, memcached, root, callersEach, "PORT="+port)
+		err = start(ratelimitName, askRatelimit, func(memcached string) (*testbed.Process, error) {
+			return testbed.StartRatelimit(ctx, cfg.ratelimit, memcached, root, callersEach)
 		})
 	}
 	if err == nil && cfg.node != "" {
-		err = start(flexibleName, "", askFlexible, func(memcached string) (*testbed.Process, error) {
+		err = start(flexibleName, askFlexible, func(memcached string) (*testbed.Process, error) {
 			return testbed.StartNode(ctx, flexible, cfg.node, memcached)
 		})
 	}

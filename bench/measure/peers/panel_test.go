@@ -58,21 +58,20 @@ type answer struct {
 func (j *jury) startPanel(prefix string, files map[string]string) *panel {
 	ctx, p := j.Context(), &panel{T: j.T}
 	root := limitsIn(j.T, files)
-	add := func(a asked, address string, process *testbed.Process, err error) {
+	add := func(a asked, process *testbed.Process, err error) {
 		require.NoError(j, err, a.name)
 		j.Cleanup(process.Stop)
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err := grpc.NewClient(process.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		require.NoError(j, err)
 		j.Cleanup(func() { _ = conn.Close() })
 		a.client = rls.NewRateLimitServiceClient(conn)
 		p.products = append(p.products, a)
 	}
-	weir, address, err := j.build.StartRLS(ctx, j.memcached, filepath.Join(root, "ratelimit", "config"), "-key-prefix", prefix, "-store-timeout", "5s")
-	add(asked{name: weirName}, address, weir, err)
+	weir, err := j.build.StartRLS(ctx, j.memcached, filepath.Join(root, "ratelimit", "config"), "-key-prefix", prefix, "-store-timeout", "5s")
+	add(asked{name: weirName}, weir, err)
 	variables := []string{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "RESPONSE_DYNAMIC_METADATA=true", "CACHE_KEY_PREFIX=" + prefix + "other"}
 	weir, err = j.build.StartAsRatelimit(ctx, j.memcached, root, append(variables, "WEIR_STORE_TIMEOUT=5s")...)
-	require.NoError(j, err)
-	add(asked{name: weirName + " by the variables of " + ratelimitName, as: true}, weir.Addr, weir, nil)
+	add(asked{name: weirName + " by the variables of " + ratelimitName, as: true}, weir, err)
 	if j.ratelimit == "" {
 		return p
 	}
@@ -81,8 +80,7 @@ func (j *jury) startPanel(prefix string, files map[string]string) *panel {
 	require.NoError(j, err)
 	j.Cleanup(func() { _ = p.store.Conn.Close() })
 	peer, err := testbed.StartRatelimit(ctx, j.ratelimit, m.Addr, root, askingAtOnce, variables...)
-	require.NoError(j, err)
-	add(asked{name: ratelimitName, other: true, as: true}, peer.Addr, peer, nil)
+	add(asked{name: ratelimitName, other: true, as: true}, peer, err)
 	return p
 }
 

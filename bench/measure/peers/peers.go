@@ -93,14 +93,14 @@ func measureGRPC(ctx context.Context, cfg config, build *testbed.Build, root str
 		return err
 	}
 	defer weir.Stop()
-	b := &bench{config: cfg, memcached: m, products: []product{{weirName, weir, overGRPC(weir.Addr), m}}}
+	b := &bench{config: cfg, memcached: m, products: []product{{weirName, weir, overGRPC(weir.GRPC), m}}}
 	if cfg.ratelimit != "" {
 		peer, err := testbed.StartRatelimit(ctx, cfg.ratelimit, m.Addr, root, callersEach)
 		if err != nil {
 			return err
 		}
 		defer peer.Stop()
-		b.products = append(b.products, product{ratelimitName, peer, overGRPC(peer.Addr), m})
+		b.products = append(b.products, product{ratelimitName, peer, overGRPC(peer.GRPC), m})
 	}
 	return b.run(ctx, r)
 }

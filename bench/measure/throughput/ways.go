@@ -102,12 +102,11 @@ func (w way) start(ctx context.Context, cfg config, build *testbed.Build, checks
 	if err := fill(s.Memcached, checks, time.Now()); err != nil {
 		return s, err
 	}
-	var grpc string
 	switch {
 	case w.grpc:
 		file := filepath.Join(filepath.Dir(build.PolicyFile), "envoy.yaml")
 		if err = os.WriteFile(file, []byte(envoyFile), 0o600); err == nil {
-			s.Process, grpc, err = build.StartRLS(ctx, s.Memcached.Addr, file, "-envoy-algorithm", "sliding_window")
+			s.Process, err = build.StartRLS(ctx, s.Memcached.Addr, file, "-envoy-algorithm", "sliding_window")
 		}
 	case w.net:
 		s.Process, err = build.Start(ctx, s.Memcached.Addr, "-http", "net")
@@ -120,7 +119,7 @@ func (w way) start(ctx context.Context, cfg config, build *testbed.Build, checks
 	s.started = append(s.started, s.Stop)
 	switch {
 	case w.grpc:
-		s.Connections, err = loadgen.DialGRPC(grpc, envoyDomain, envoyKey, w.callers)
+		s.Connections, err = loadgen.DialGRPC(s.GRPC, envoyDomain, envoyKey, w.callers)
 	case w.callers > 0:
 		var c *client.Client
 		if c, err = client.New(client.Config{URL: "http://" + s.Addr, Timeout: 10 * time.Second}); err == nil {
