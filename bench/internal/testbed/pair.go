@@ -59,9 +59,7 @@ func Compare(ctx context.Context, warmUp, d time.Duration, weir, other *Side) (*
 	p := new(Pair)
 	var err error
 	p.Store, err = weir.Memcached.During(func() error {
-		return p.measure(d,
-			func(d time.Duration) (loadgen.Tally, error) { return other.Load(ctx, d) },
-			func(d time.Duration) (loadgen.Tally, error) { return weir.Load(ctx, d) })
+		return p.measure(d, func(side int, d time.Duration) (loadgen.Tally, error) { return []*Side{other, weir}[side].Load(ctx, d) })
 	})
 	if err == nil {
 		p.CPU, err = atOnce(ctx, d, weir, other)
@@ -69,11 +67,9 @@ func Compare(ctx context.Context, warmUp, d time.Duration, weir, other *Side) (*
 	return p, err
 }
 
-// measure measures each side for d in all. The other begins.
-func (p *Pair) measure(d time.Duration, other, weir func(time.Duration) (loadgen.Tally, error)) error {
-	totals, rates, err := loadgen.TakeTurns(2, d, func(side int, d time.Duration) (loadgen.Tally, error) {
-		return []func(time.Duration) (loadgen.Tally, error){other, weir}[side](d)
-	})
+// measure loads each side for d in all: the other, which is side 0, and then weir.
+func (p *Pair) measure(d time.Duration, load func(side int, d time.Duration) (loadgen.Tally, error)) error {
+	totals, rates, err := loadgen.TakeTurns(2, d, load)
 	if err != nil {
 		return err
 	}

@@ -10,15 +10,14 @@ import (
 	"weir/bench/internal/loadgen"
 )
 
-// sides returns what Pair.measure takes: a side whose slices have these counts.
-func sides(tallies ...loadgen.Tally) func(time.Duration) (loadgen.Tally, error) {
-	return func(time.Duration) (loadgen.Tally, error) {
-		if len(tallies) == 0 {
+// sides returns what Pair.measure takes: two sides whose slices admit so many in turn.
+func sides(admitted ...int64) func(int, time.Duration) (loadgen.Tally, error) {
+	return func(int, time.Duration) (loadgen.Tally, error) {
+		if len(admitted) == 0 {
 			return loadgen.Tally{}, assert.AnError
 		}
-		t := tallies[0]
-		t.Elapsed, t.Latency = time.Second, loadgen.NewHistogram()
-		tallies = tallies[1:]
+		t := loadgen.Tally{Admitted: admitted[0], Elapsed: time.Second, Latency: loadgen.NewHistogram()}
+		admitted = admitted[1:]
 		return t, nil
 	}
 }
@@ -26,9 +25,7 @@ func sides(tallies ...loadgen.Tally) func(time.Duration) (loadgen.Tally, error) 
 func TestPairComparesNeighbours(t *testing.T) {
 	t.Parallel()
 	p := new(Pair)
-	other := sides(loadgen.Tally{Admitted: 100}, loadgen.Tally{Admitted: 300}, loadgen.Tally{Admitted: 200})
-	weir := sides(loadgen.Tally{Admitted: 50}, loadgen.Tally{Admitted: 300}, loadgen.Tally{Admitted: 175})
-	require.NoError(t, p.measure(time.Second, other, weir))
+	require.NoError(t, p.measure(time.Second, sides(100, 50, 300, 300, 200, 175)))
 	c := p.Comparison()
 	assert.InDelta(t, 175, c.Rate, 1e-9)
 	assert.InDelta(t, 200, c.Other, 1e-9)
@@ -36,8 +33,8 @@ func TestPairComparesNeighbours(t *testing.T) {
 	assert.InDelta(t, 0.5, c.RatioMin, 1e-9)
 	assert.InDelta(t, 1.0, c.RatioMax, 1e-9)
 
-	assert.ErrorIs(t, p.measure(1, sides(), sides(loadgen.Tally{})), assert.AnError)
-	assert.ErrorIs(t, p.measure(1, sides(loadgen.Tally{}), sides()), assert.AnError)
+	assert.ErrorIs(t, p.measure(1, sides()), assert.AnError)
+	assert.ErrorIs(t, p.measure(1, sides(1)), assert.AnError)
 }
 
 // Each server's time is divided by what it answered itself.
