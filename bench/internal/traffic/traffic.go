@@ -46,16 +46,16 @@ const (
 
 // The patterns of one client.
 var (
-	Steady  = Pattern{"steady", "evenly spaced", steady}
+	Steady  = Pattern{"steady", "evenly spaced", generate(steady)}
 	Poisson = Pattern{"poisson", "independent arrivals at a constant rate", piecewise(segment{Minute, 1})}
-	Bursty  = Pattern{"bursty", "independent arrivals for 7 s, then 10 to 50 s of silence", bursty}
-	Daily   = Pattern{"day", "independent arrivals whose rate follows a sine, 0.2 to 1.8 of the mean, over a day of 24 minutes", day}
+	Bursty  = Pattern{"bursty", "independent arrivals for 7 s, then 10 to 50 s of silence", generate(bursty)}
+	Daily   = Pattern{"day", "independent arrivals whose rate follows a sine, 0.2 to 1.8 of the mean, over a day of 24 minutes", generate(day)}
 
 	FrontLoaded = Pattern{"front-loaded", "90% of each minute's arrivals in its first 10 s",
 		piecewise(segment{Loaded, loadedShare}, segment{Minute - Loaded, 1 - loadedShare})}
 	BackLoaded = Pattern{"back-loaded", "90% of each minute's arrivals in its last 10 s",
 		piecewise(segment{Minute - Loaded, 1 - loadedShare}, segment{Loaded, loadedShare})}
-	Boundary = Pattern{"boundary", "every other minute, a minute's arrivals in the 10 ms before the boundary and as many in the 10 ms after it", boundary}
+	Boundary = Pattern{"boundary", "every other minute, a minute's arrivals in the 10 ms before the boundary and as many in the 10 ms after it", generate(boundary)}
 
 	Patterns = []Pattern{Steady, Poisson, Bursty, Daily, FrontLoaded, BackLoaded, Boundary}
 )
@@ -63,20 +63,24 @@ var (
 // AtOnce is a pattern that isn't one of Patterns: a client that uses up its
 // minute within a second, and comes again when the minute is over, or a little
 // sooner or later.
-var AtOnce = Pattern{"at once", "a minute's arrivals evenly in a second, 59.5 to 60.5 s after those before", atOnce}
+var AtOnce = Pattern{"at once", "a minute's arrivals evenly in a second, 59.5 to 60.5 s after those before", generate(atOnce)}
 
 // Pages is another: people who look at pages.
-var Pages = Pattern{"pages", "pages at independent times, each of 1 request or more, 2.3 on average, 0.3 s apart", pages}
+var Pages = Pattern{"pages", "pages at independent times, each of 1 request or more, 2.3 on average, 0.3 s apart", generate(pages)}
 
-// steady is Generate with arrival n at n/rate.
-func steady(_ uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
-	return func(yield func(time.Duration) bool) {
-		for n := 0.0; ; n++ {
-			at := seconds(n / rate)
-			if at >= length || !yield(at) {
-				return
-			}
+// generate makes a Generate of what calls arrive with the times, one after the other, until
+// that is false.
+func generate(all func(random *rand.Rand, rate float64, arrive func(at time.Duration) bool)) func(uint64, float64, time.Duration) iter.Seq[time.Duration] {
+	return func(seed uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
+		return func(yield func(time.Duration) bool) {
+			all(rand.New(rand.NewPCG(seed, 0)), rate, func(at time.Duration) bool { return at < length && yield(at) })
 		}
+	}
+}
+
+// steady has arrival n at n/rate.
+func steady(_ *rand.Rand, rate float64, arrive func(time.Duration) bool) {
+	for n := 0.0; arrive(seconds(n / rate)); n++ {
 	}
 }
 
@@ -93,130 +97,100 @@ func piecewise(cycle ...segment) func(uint64, float64, time.Duration) iter.Seq[t
 	for _, s := range cycle {
 		period += s.length
 	}
-	return func(seed uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
-		return func(yield func(time.Duration) bool) {
-			random := source(seed)
-			perCycle := rate * period.Seconds()
-			wait := random.ExpFloat64() // until the next arrival, in arrivals
-			for start := time.Duration(0); start < length; {
-				for _, s := range cycle {
-					// An exponential wait doesn't remember how long it has
-					// lasted: what is left of it goes on at the next segment's
-					// rate.
-					expected := s.share * perCycle
-					passed := 0.0 // of expected
-					for wait < expected-passed {
-						passed += wait
-						at := start + time.Duration(passed/expected*float64(s.length))
-						if at >= length || !yield(at) {
-							return
-						}
-						wait = random.ExpFloat64()
+	return generate(func(random *rand.Rand, rate float64, arrive func(time.Duration) bool) {
+		perCycle := rate * period.Seconds()
+		wait := random.ExpFloat64() // until the next arrival, in arrivals
+		for start := time.Duration(0); ; {
+			for _, s := range cycle {
+				// An exponential wait doesn't remember how long it has
+				// lasted: what is left of it goes on at the next segment's
+				// rate.
+				expected := s.share * perCycle
+				passed := 0.0 // of expected
+				for wait < expected-passed {
+					passed += wait
+					if !arrive(start + time.Duration(passed/expected*float64(s.length))) {
+						return
 					}
-					wait -= expected - passed
-					start += s.length
+					wait = random.ExpFloat64()
 				}
+				wait -= expected - passed
+				start += s.length
 			}
 		}
-	}
+	})
 }
 
-// bursty is Generate with bursts of On; the first begins at 0.
-func bursty(seed uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
-	return func(yield func(time.Duration) bool) {
-		random := source(seed)
-		inBurst := rate * (On + Off).Seconds() / On.Seconds()
-		for start := time.Duration(0); start < length; {
-			for t := random.ExpFloat64() / inBurst; t < On.Seconds(); t += random.ExpFloat64() / inBurst {
-				at := start + seconds(t)
-				if at >= length || !yield(at) {
-					return
-				}
-			}
-			start += On + Off - offSpread + time.Duration(random.Int64N(int64(2*offSpread)))
-		}
-	}
-}
-
-// day is Generate with a sine over Day that begins at its mean and rises. It
-// draws arrivals at the highest rate and keeps the share that the rate is.
-func day(seed uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
-	return func(yield func(time.Duration) bool) {
-		random := source(seed)
-		const highest = 1 + daySwing
-		for t := 0.0; ; {
-			t += random.ExpFloat64() / (rate * highest)
-			at := seconds(t)
-			if at >= length {
-				return
-			}
-			now := 1 + daySwing*math.Sin(2*math.Pi*t/Day.Seconds())
-			if random.Float64()*highest < now && !yield(at) {
+// bursty has bursts of On; the first begins at 0.
+func bursty(random *rand.Rand, rate float64, arrive func(time.Duration) bool) {
+	inBurst := rate * (On + Off).Seconds() / On.Seconds()
+	for start := time.Duration(0); ; {
+		for t := random.ExpFloat64() / inBurst; t < On.Seconds(); t += random.ExpFloat64() / inBurst {
+			if !arrive(start + seconds(t)) {
 				return
 			}
 		}
+		start += On + Off - offSpread + time.Duration(random.Int64N(int64(2*offSpread)))
 	}
 }
 
-// boundary is Generate with a minute's arrivals in the Edge before minutes 1,
-// 3, 5 and so on begin, and as many in the Edge after that, evenly spaced.
-func boundary(_ uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
-	return func(yield func(time.Duration) bool) {
-		burst := int(math.Round(rate * Minute.Seconds()))
-		for middle := Minute; ; middle += 2 * Minute {
-			for n := range 2 * burst {
-				at := middle - Edge + time.Duration(n)*Edge/time.Duration(burst)
-				if at >= length || !yield(at) {
-					return
-				}
-			}
-			if burst == 0 && middle >= length {
+// day has a sine over Day that begins at its mean and rises. It draws arrivals at
+// the highest rate and keeps the share that the rate is.
+func day(random *rand.Rand, rate float64, arrive func(time.Duration) bool) {
+	const highest = 1 + daySwing
+	for t := 0.0; ; {
+		t += random.ExpFloat64() / (rate * highest)
+		now := 1 + daySwing*math.Sin(2*math.Pi*t/Day.Seconds())
+		if random.Float64()*highest < now && !arrive(seconds(t)) {
+			return
+		}
+	}
+}
+
+// boundary has a minute's arrivals in the Edge before minutes 1, 3, 5 and so on
+// begin, and as many in the Edge after that, evenly spaced.
+func boundary(_ *rand.Rand, rate float64, arrive func(time.Duration) bool) {
+	burst := int(math.Round(rate * Minute.Seconds()))
+	for middle := Minute; burst > 0; middle += 2 * Minute {
+		for n := range 2 * burst {
+			if !arrive(middle - Edge + time.Duration(n)*Edge/time.Duration(burst)) {
 				return
 			}
 		}
 	}
 }
 
-// atOnce is Generate with the first arrivals at any time of the first minute.
-func atOnce(seed uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
-	return func(yield func(time.Duration) bool) {
-		random := source(seed)
-		burst := max(1, int(math.Round(rate*Minute.Seconds())))
-		for start := time.Duration(random.Int64N(int64(Minute))); ; start += Minute - time.Second/2 + time.Duration(random.Int64N(int64(time.Second))) {
-			for n := range burst {
-				at := start + time.Duration(n)*time.Second/time.Duration(burst)
-				if at >= length || !yield(at) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// pages is Generate with pages of a geometric number of requests.
-func pages(seed uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
-	return func(yield func(time.Duration) bool) {
-		random := source(seed)
-		page := seconds(random.ExpFloat64() * PageSize / rate) // when the next begins
-		var further []time.Duration                            // requests of those before, in order
-		for {
-			at := page
-			if len(further) > 0 && further[0] < page {
-				at, further = further[0], further[1:]
-			} else {
-				page += seconds(random.ExpFloat64() * PageSize / rate)
-			}
-			if at >= length || !yield(at) {
+// atOnce has the first arrivals at any time of the first minute.
+func atOnce(random *rand.Rand, rate float64, arrive func(time.Duration) bool) {
+	burst := max(1, int(math.Round(rate*Minute.Seconds())))
+	for start := time.Duration(random.Int64N(int64(Minute))); ; start += Minute - time.Second/2 + time.Duration(random.Int64N(int64(time.Second))) {
+		for n := range burst {
+			if !arrive(start + time.Duration(n)*time.Second/time.Duration(burst)) {
 				return
 			}
-			if random.Float64() < 1-1/PageSize {
-				further = append(further, at+PageGap)
-			}
 		}
 	}
 }
 
-func source(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
+// pages has pages of a geometric number of requests.
+func pages(random *rand.Rand, rate float64, arrive func(time.Duration) bool) {
+	page := seconds(random.ExpFloat64() * PageSize / rate) // when the next begins
+	var further []time.Duration                            // requests of those before, in order
+	for {
+		at := page
+		if len(further) > 0 && further[0] < page {
+			at, further = further[0], further[1:]
+		} else {
+			page += seconds(random.ExpFloat64() * PageSize / rate)
+		}
+		if !arrive(at) {
+			return
+		}
+		if random.Float64() < 1-1/PageSize {
+			further = append(further, at+PageGap)
+		}
+	}
+}
 
 // seconds returns s seconds, rounded to whole nanoseconds. Beyond the longest
 // duration it returns that.
