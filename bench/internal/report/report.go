@@ -22,7 +22,7 @@ type Section struct {
 	Title   string
 	File    string // the command's JSON
 	Command string // that writes the file, with its flags
-	New     func() Result
+	Empty   Result // that the file is read into
 }
 
 // Write returns the command that makes REPORT.md and its pictures from the
@@ -74,10 +74,10 @@ func readChapters(sections []Section, dir string) ([]chapter, error) {
 		case err != nil:
 			return nil, err
 		default:
-			c.result = s.New()
-			if err := decode(encoded, c.result); err != nil {
+			if err := decode(encoded, s.Empty); err != nil {
 				return nil, fmt.Errorf("%s: %w", file, err)
 			}
+			c.result = s.Empty
 			var of struct{ Machine Machine }
 			if err := json.Unmarshal(encoded, &of); err != nil {
 				return nil, fmt.Errorf("%s: %w", file, err)

@@ -43,14 +43,6 @@ type Column struct {
 // A Cell is the figure of an algorithm.
 type Cell struct{ Algorithm, Text string }
 
-// New returns an empty result to decode a file into.
-func New[R any, P interface {
-	*R
-	Result
-}]() Result {
-	return P(new(R))
-}
-
 // broken returns what the run promised and didn't keep, if anything.
 func broken(r Result) error {
 	if promises, ok := r.(interface{ Broken() error }); ok {

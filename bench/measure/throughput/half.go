@@ -28,11 +28,8 @@ type halfLoad struct {
 
 const halfHeader = "p50 half\tp99 half\t"
 
-// cells returns the cells of a table, which are empty if it wasn't measured.
+// cells returns the cells of a table.
 func (h halfLoad) cells() string {
-	if h == (halfLoad{}) {
-		return "-\t-\t"
-	}
 	return report.Milliseconds(h.P50) + "\t" + report.Milliseconds(h.P99) + "\t"
 }
 

@@ -125,11 +125,8 @@ func cpuHeader(other string) string {
 	return fmt.Sprintf("cpu us\tmemcached\t%s\tcpu of %s\t", other, other)
 }
 
-// cpuCells returns the cells of a table; that of a comparison is empty if it wasn't measured.
+// cpuCells returns the cells of a table.
 func cpuCells(c testbed.CPUTimes) string {
-	if c.Other == 0 {
-		return fmt.Sprintf("%.1f\t%.1f\t-\t-\t", float64(c.Weir)/1e3, float64(c.Memcached)/1e3)
-	}
 	return fmt.Sprintf("%.1f\t%.1f\t%.1f\t%.0f%%\t", float64(c.Weir)/1e3, float64(c.Memcached)/1e3, float64(c.Other)/1e3, 100*float64(c.Weir)/float64(c.Other))
 }
 
