@@ -152,10 +152,10 @@ func TestContendedRequestsAreDenied(t *testing.T) {
 	t.Parallel()
 	var o outcome
 	var l contended
-	assert.False(t, o.decide(t.Context(), l.Take, share{AsServed: true}))
+	assert.False(t, o.decide(l.Take, share{AsServed: true}))
 	assert.Equal(t, counters.DefaultTimeout, l.given)
 	assert.Equal(t, []int64{0, 1, 1, 0}, []int64{o.Admitted, o.Denied, o.Contended, o.Errors})
-	assert.False(t, o.decide(t.Context(), l.Take, share{}))
+	assert.False(t, o.decide(l.Take, share{}))
 	assert.Equal(t, callTimeout, l.given)
 }
 

@@ -230,18 +230,13 @@ func Share(ctx context.Context, _ []string, out io.Writer) error {
 // A take decides a request.
 type take func(ctx context.Context, r counters.Request) (counters.Decision, error)
 
-// algorithmOf has weir's algorithm for each loop but the plain one.
-var algorithmOf = map[string]string{
-	combinedCAS: algorithms.Token, fixedSlots: algorithms.Fixed, sixtySlots: algorithms.Sliding60,
-}
-
 // open returns the share's limiter, and what closes its store.
 func (s share) open() (take, io.Closer, error) {
 	if s.Loop == plainCAS {
 		l := newPlainLimiter(s.Memcached)
 		return l.Take, l.pool, nil
 	}
-	name, ok := algorithmOf[s.Loop]
+	name, ok := map[string]string{combinedCAS: algorithms.Token, fixedSlots: algorithms.Fixed, sixtySlots: algorithms.Sliding60}[s.Loop]
 	if !ok {
 		return nil, nil, fmt.Errorf("there is no loop %q", s.Loop)
 	}
@@ -250,10 +245,7 @@ func (s share) open() (take, io.Closer, error) {
 		return nil, nil, err
 	}
 	a := algorithms.Named(name)
-	cfg := algorithms.Config{
-		Options: algorithms.OneClock(a.Short(), 1),
-		Window:  refill, Limit: s.Limit,
-	}
+	cfg := algorithms.Config{Options: algorithms.OneClock(a.Short(), 1), Window: refill, Limit: s.Limit}
 	if s.AsServed {
 		cfg.ClockSkew, cfg.StoreTimeout = 0, 0 // the defaults
 	}
@@ -273,7 +265,7 @@ func (s share) work(ctx context.Context, l take, d time.Duration) (outcome, erro
 	callers := make([]outcome, s.Callers)
 	operations := make([]loadgen.Operation, s.Callers)
 	for i := range callers {
-		operations[i] = func(int64) (bool, error) { return callers[i].decide(ctx, l, s), nil }
+		operations[i] = func(int64) (bool, error) { return callers[i].decide(l, s), nil }
 	}
 	t, err := loadgen.Repeat(ctx, operations, &loadgen.Turn{Clients: 1}, d)
 	if err != nil {
@@ -290,7 +282,7 @@ func (s share) work(ctx context.Context, l take, d time.Duration) (outcome, erro
 
 // decide reports whether a request that is made now is admitted, and notes what
 // its caller has seen.
-func (o *outcome) decide(ctx context.Context, l take, s share) bool {
+func (o *outcome) decide(l take, s share) bool {
 	now := time.Now()
 	o.Last = now.UnixNano()
 	if o.First == 0 {
