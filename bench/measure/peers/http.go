@@ -24,8 +24,6 @@ func overHTTP(addr string, ask func(key string) loadgen.Request) dialer {
 	}
 }
 
-func askWeir(key string) loadgen.Request { return loadgen.Check(key, 0) }
-
 // askRatelimit returns a request whose answer has to be by a limit.
 func askRatelimit(key string) loadgen.Request {
 	return loadgen.Request{
@@ -63,7 +61,7 @@ func measureHTTP(ctx context.Context, cfg config, build *testbed.Build, root str
 		all = append(all, p)
 		return p.awaitLimit(ctx)
 	}
-	err = start(weirName, askWeir, func(memcached string) (*testbed.Process, error) { return build.Start(ctx, memcached) })
+	err = start(weirName, func(key string) loadgen.Request { return loadgen.Check(key, 0) }, func(memcached string) (*testbed.Process, error) { return build.Start(ctx, memcached) })
 	if err == nil && cfg.ratelimit != "" {
 		err = start(ratelimitName, askRatelimit, func(memcached string) (*testbed.Process, error) {
 			return testbed.StartRatelimit(ctx, cfg.ratelimit, memcached, root, callersEach)

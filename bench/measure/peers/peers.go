@@ -82,7 +82,7 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 }
 
 // measureGRPC measures weir and envoyproxy/ratelimit on one Memcached.
-func measureGRPC(ctx context.Context, cfg config, build *testbed.Build, root string, r *Report) error {
+func measureGRPC(ctx context.Context, cfg config, build *testbed.Build, root string, r *Report) (err error) {
 	m, err := testbed.StartMemcached(ctx, memcachedMB)
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func measureGRPC(ctx context.Context, cfg config, build *testbed.Build, root str
 		return err
 	}
 	defer weir.Stop()
-	b := &bench{config: cfg, memcached: m, products: []product{{weirName, weir, overGRPC(weir.GRPC), m}}}
+	b := &bench{cfg, []product{{weirName, weir, overGRPC(weir.GRPC), m}}}
 	if cfg.ratelimit != "" {
 		peer, err := testbed.StartRatelimit(ctx, cfg.ratelimit, m.Addr, root, callersEach)
 		if err != nil {
@@ -102,18 +102,6 @@ func measureGRPC(ctx context.Context, cfg config, build *testbed.Build, root str
 		defer peer.Stop()
 		b.products = append(b.products, product{ratelimitName, peer, overGRPC(peer.GRPC), m})
 	}
-	return b.run(ctx, r)
-}
-
-// A bench is what is measured.
-type bench struct {
-	config
-	memcached *testbed.Memcached
-	products  []product
-}
-
-// run measures all rows.
-func (b *bench) run(ctx context.Context, r *Report) (err error) {
 	if err := b.warm(ctx); err != nil {
 		return err
 	}
@@ -133,6 +121,12 @@ func (b *bench) run(ctx context.Context, r *Report) (err error) {
 	}
 	r.Stalls, err = report.Each(b.products, func(p product) (stallRow, error) { return b.stallUnder(ctx, p) })
 	return err
+}
+
+// A bench is what is measured over gRPC.
+type bench struct {
+	config
+	products []product
 }
 
 // drive lets callers of a product ask about a key, for clients in turn.
@@ -222,29 +216,25 @@ func (b *bench) halfLoad(ctx context.Context, rate float64) (rows []latencyRow, 
 // for another client.
 func (b *bench) race(ctx context.Context, p product) (raceRow, error) {
 	row := raceRow{Product: p.name}
-	for n := range b.races {
-		tally, err := p.race(ctx, int64(n))
+	for client := range b.races {
+		callers, err := p.dial(ctx, hundred, racers)
 		if err != nil {
-			return row, fmt.Errorf("race %d: %w", n+1, err)
+			return row, err
+		}
+		all := callers.Operations()
+		for i, ask := range all {
+			all[i] = func(int64) (bool, error) { return ask(int64(client)) }
+		}
+		expire := context.AfterFunc(ctx, callers.Expire)
+		tally, err := loadgen.Repeat(ctx, all, &loadgen.Turn{Clients: 1, Last: racers * racesEach}, 0)
+		expire()
+		callers.Close()
+		if err != nil {
+			return row, fmt.Errorf("race %d: %w", client+1, err)
 		}
 		row.Admitted = append(row.Admitted, tally.Admitted)
 	}
 	return row, nil
-}
-
-// race lets callers ask about one client.
-func (p product) race(ctx context.Context, client int64) (loadgen.Tally, error) {
-	callers, err := p.dial(ctx, hundred, racers)
-	if err != nil {
-		return loadgen.Tally{}, err
-	}
-	defer callers.Close()
-	defer context.AfterFunc(ctx, callers.Expire)()
-	all := callers.Operations()
-	for i, ask := range all {
-		all[i] = func(int64) (bool, error) { return ask(client) }
-	}
-	return loadgen.Repeat(ctx, all, &loadgen.Turn{Clients: 1, Last: racers * racesEach}, 0)
 }
 
 // stallUnder stops Memcached for a while under a product.
@@ -269,11 +259,11 @@ func (b *bench) stallUnder(ctx context.Context, p product) (stallRow, error) {
 			return admitted, nil
 		}
 	}
-	if err := b.memcached.Signal(syscall.SIGSTOP); err != nil {
+	if err := p.memcached.Signal(syscall.SIGSTOP); err != nil {
 		return stallRow{}, err
 	}
 	tally, err := loadgen.Repeat(ctx, all, &loadgen.Turn{Clients: loadgen.Distinct.Clients}, b.stall)
-	if err := b.memcached.Signal(syscall.SIGCONT); err != nil {
+	if err := p.memcached.Signal(syscall.SIGCONT); err != nil {
 		return stallRow{}, err
 	}
 	if err != nil {
