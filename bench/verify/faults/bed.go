@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"weir/bench/internal/loadgen"
@@ -52,6 +53,19 @@ func (r *misses) verdict() string {
 		return "MISSED"
 	}
 	return "ok"
+}
+
+// An act begins a fault, or ends it.
+type act func(ctx context.Context) error
+
+func nothing(context.Context) error { return nil }
+
+func signal(m *testbed.Memcached, sig syscall.Signal) act {
+	return func(context.Context) error { return m.Signal(sig) }
+}
+
+func kill(m *testbed.Memcached) act {
+	return func(context.Context) error { m.Stop(); return nil }
 }
 
 // tail is how long the load goes on when the store decides again, and how long

@@ -97,11 +97,6 @@ func newCaller(addr string) *caller {
 	return &caller{addr, http.Client{Timeout: patience, Transport: &http.Transport{}}}
 }
 
-func (c *caller) check(policy, client string, cost int64) (status int, body []byte, err error) {
-	text := fmt.Sprintf(`{"policy":%q,"client":%q,"cost":%d}`, policy, client, cost)
-	return c.ask(http.MethodPost, loadgen.CheckPath, text)
-}
-
 func (c *caller) ask(method, path, text string) (status int, body []byte, err error) {
 	r, err := loadgen.AskBy(context.Background(), &c.client, method, c.addr+path, text)
 	return r.Status, r.Body, err
@@ -174,7 +169,7 @@ func (r *record) setFault(on bool) {
 // one.
 func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
 	begin := time.Now()
-	status, body, err := by.check(c.policy, c.name, cost)
+	status, body, err := by.ask(http.MethodPost, loadgen.CheckPath, fmt.Sprintf(`{"policy":%q,"client":%q,"cost":%d}`, c.policy, c.name, cost))
 	took := time.Since(begin)
 	if err == nil && (status == http.StatusOK || status == http.StatusTooManyRequests) {
 		err = json.Unmarshal(body, &a)

@@ -89,15 +89,16 @@ back       from the end of the fault until no check is decided without the store
 // Broken returns what didn't hold.
 func (r *Report) Broken() error {
 	var errs []error
-	for _, row := range r.Rows {
-		for _, text := range row.Missed {
-			errs = append(errs, fmt.Errorf("faults: %s: %s", row.Fault, text))
+	add := func(name string, of misses) {
+		for _, text := range of.Missed {
+			errs = append(errs, fmt.Errorf("faults: %s: %s", name, text))
 		}
 	}
+	for _, row := range r.Rows {
+		add(row.Fault, row.misses)
+	}
 	for _, row := range r.Shares {
-		for _, text := range row.Missed {
-			errs = append(errs, fmt.Errorf("faults: %s: %s", row.Name, text))
-		}
+		add(row.Name, row.misses)
 	}
 	return errors.Join(errs...)
 }

@@ -273,7 +273,7 @@ func (b *shareBed) topUp(clients string) {
 
 // A shareFault takes the store from all instances, and gives it back.
 type shareFault struct {
-	on, off func(ctx context.Context) error
+	on, off act
 	length  time.Duration
 	warming time.Duration // in which clients use what they use before
 	during  int           // what each client asks for, and in the tail after it
@@ -378,13 +378,10 @@ func lastingWindow(now time.Time) time.Duration {
 
 // breaks returns what happens to the store of a trial.
 func (t shareTrial) breaks(m *testbed.Memcached, cfg config, stalls sync.Locker) shareFault {
-	signal := func(sig syscall.Signal) func(context.Context) error {
-		return func(context.Context) error { return m.Signal(sig) }
-	}
-	f := shareFault{on: signal(syscall.SIGSTOP), off: signal(syscall.SIGCONT), length: t.stall, warming: cfg.warming, during: askedInOutage, after: askedAfterOutage}
+	f := shareFault{on: signal(m, syscall.SIGSTOP), off: signal(m, syscall.SIGCONT), length: t.stall, warming: cfg.warming, during: askedInOutage, after: askedAfterOutage}
 	switch {
 	case t.kill:
-		f.on, f.off = func(context.Context) error { m.Stop(); return nil }, m.Restart
+		f.on, f.off = kill(m), m.Restart
 		fallthrough
 	case t.stall == 0:
 		f.length = cfg.length

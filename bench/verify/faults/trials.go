@@ -69,7 +69,7 @@ var trials = []trial{
 
 // round lets clients ask that have spent nothing, half and all of their limit,
 // while a fault is on, and tops them up when the store decides again.
-func (b *bed) round(ctx context.Context, r *row, on, off func(ctx context.Context) error) error {
+func (b *bed) round(ctx context.Context, r *row, on, off act) error {
 	spent, half, fresh := b.newClients(1), b.newClients(2), b.newClients(2)
 	b.spend(spent)
 	b.use(half, limit/2)
@@ -105,9 +105,9 @@ func (b *bed) round(ctx context.Context, r *row, on, off func(ctx context.Contex
 }
 
 // rounds runs rounds of a fault.
-func (b *bed) rounds(ctx context.Context, r *row, weirs int, on, off func(ctx context.Context) error) error {
+func (b *bed) rounds(ctx context.Context, r *row, on, off act) error {
 	if len(b.weirs) == 0 {
-		if err := b.start(ctx, weirs); err != nil {
+		if err := b.start(ctx, r.Processes); err != nil {
 			return err
 		}
 	}
@@ -119,15 +119,9 @@ func (b *bed) rounds(ctx context.Context, r *row, weirs int, on, off func(ctx co
 	return nil
 }
 
-func nothing(context.Context) error { return nil }
-
-func (b *bed) signal(sig syscall.Signal) func(context.Context) error {
-	return func(context.Context) error { return b.stores[0].Signal(sig) }
-}
-
 // stall: nothing is lost, so that each client gets its limit and no more.
 func stall(ctx context.Context, b *bed, r *row) error {
-	if err := b.rounds(ctx, r, r.Processes, b.signal(syscall.SIGSTOP), b.signal(syscall.SIGCONT)); err != nil {
+	if err := b.rounds(ctx, r, signal(b.stores[0], syscall.SIGSTOP), signal(b.stores[0], syscall.SIGCONT)); err != nil {
 		return err
 	}
 	p99 := loadgen.Percentile(b.settled, 99)
@@ -140,12 +134,11 @@ func stall(ctx context.Context, b *bed, r *row) error {
 // restart: after an outage, and at once.
 func restart(ctx context.Context, b *bed, r *row) error {
 	m := b.stores[0]
-	kill := func(context.Context) error { m.Stop(); return nil }
-	if err := b.rounds(ctx, r, r.Processes, kill, m.Restart); err != nil {
+	if err := b.rounds(ctx, r, kill(m), m.Restart); err != nil {
 		return err
 	}
 	r.InFlight += b.mayBeInFlight(r)
-	err := b.rounds(ctx, r, r.Processes, func(ctx context.Context) error { m.Stop(); return m.Restart(ctx) }, nothing)
+	err := b.rounds(ctx, r, func(ctx context.Context) error { m.Stop(); return m.Restart(ctx) }, nothing)
 	r.InFlight += b.mayBeInFlight(r)
 	return err
 }
@@ -165,16 +158,16 @@ func flush(ctx context.Context, b *bed, r *row) error {
 		_, err := b.stores[0].Do("flush_all", "OK")
 		return err
 	}
-	return b.rounds(ctx, r, r.Processes, forget, nothing)
+	return b.rounds(ctx, r, forget, nothing)
 }
 
 func network(f testbed.Fault) func(context.Context, *bed, *row) error {
 	return func(ctx context.Context, b *bed, r *row) error {
 		b.lossy = f.Cut+f.Reset > 0 || f.Swallow
-		set := func(f testbed.Fault) func(context.Context) error {
+		set := func(f testbed.Fault) act {
 			return func(context.Context) error { b.proxies[0].Set(f); return nil }
 		}
-		return b.rounds(ctx, r, r.Processes, set(f), set(testbed.Fault{}))
+		return b.rounds(ctx, r, set(f), set(testbed.Fault{}))
 	}
 }
 
