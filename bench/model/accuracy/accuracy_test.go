@@ -107,7 +107,7 @@ func TestAccuracyThatFailsSaysSo(t *testing.T) {
 func expected() *Report {
 	r := &Report{}
 	row := func(traffic, algorithm string, difference, fullest int64) {
-		for _, demand := range Demands() {
+		for _, demand := range Demands {
 			d := Difference{Requests: 100, Sum: difference, True: 10_000}
 			r.Rows = append(r.Rows, Row{
 				Traffic: traffic, Limit: 100, Demand: demand, Algorithm: algorithm, Feedback: d, All: d, Fullest: fullest,
@@ -158,16 +158,16 @@ func TestFullestIsOfAllTrafficAndAttacks(t *testing.T) {
 	t.Parallel()
 	r := &Report{
 		Large: []Row{
-			{Algorithm: algorithms.Log, Fullest: 1100}, {Algorithm: algorithms.Log, Fullest: 1300},
-			{Algorithm: algorithms.Fixed, Fullest: 1900}, {Algorithm: algorithms.Log, Fullest: 1200},
+			{Algorithm: algorithms.Log, Limit: 1000, Fullest: 1100}, {Algorithm: algorithms.Log, Limit: 1000, Fullest: 1300},
+			{Algorithm: algorithms.Fixed, Limit: 1000, Fullest: 1900}, {Algorithm: algorithms.Log, Limit: 1000, Fullest: 1200},
 		},
 		Attacks: []AttackRow{
 			{Algorithm: algorithms.Log, Limit: 100, Result: Result{Fullest: 5000}}, {Algorithm: algorithms.Log, Limit: 1000, Result: Result{Fullest: 1250}},
 			{Algorithm: algorithms.Fixed, Limit: 1000, Result: Result{Fullest: 2000}},
 		},
 	}
-	assert.InDelta(t, 1.3, r.fullest(algorithms.Log), 1e-9)
-	assert.InDelta(t, 2, r.fullest(algorithms.Fixed), 1e-9)
+	assert.InDelta(t, 1.3, r.fullest(algorithms.Log, 1000), 1e-9)
+	assert.InDelta(t, 2, r.fullest(algorithms.Fixed, 1000), 1e-9)
 }
 
 func TestScaleIsBrokenByWrongDecisionsOfExactLimiters(t *testing.T) {
@@ -302,7 +302,7 @@ func TestWorkloads(t *testing.T) {
 	names := make(map[string]int)
 	for i, w := range Workloads(4000) {
 		names[w.Name]++
-		assert.Equal(t, Demands()[i%2], w.Demand, w.Name)
+		assert.Equal(t, Demands[i%2], w.Demand, w.Name)
 		want := []time.Duration{40 * time.Minute, 20 * time.Minute}
 		if w.Name == "day" {
 			want = []time.Duration{48 * time.Minute, 24 * time.Minute}

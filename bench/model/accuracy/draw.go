@@ -80,9 +80,9 @@ func (t Trace) panel(first bool, e Estimate) *report.Plot {
 // settledPlot plots a figure of each way against how wrong estimates are.
 func (r *Report) settledPlot(title, axis string, figure func(SettledRow) float64) *report.Plot {
 	p := report.NewPlot(title, "estimate / cost", axis)
-	position := func(factor float64) float64 { return math.Log2(factor / factors()[0]) }
+	position := func(factor float64) float64 { return math.Log2(factor / factors[0]) }
 	var ticks plot.ConstantTicks
-	for _, factor := range factors() {
+	for _, factor := range factors {
 		ticks = append(ticks, plot.Tick{Value: position(factor), Label: strconv.FormatFloat(factor, 'g', -1, 64)})
 	}
 	for i, way := range ways {

@@ -22,9 +22,8 @@ const (
 type subject struct {
 	algorithm algorithms.Algorithm
 	limiter   algorithms.Limiter
-	limit     int64 // that decisions are judged by
-	now       int64 // Unix nanoseconds
-	request   counters.Request
+	limit     int64            // that decisions are judged by
+	request   counters.Request // its Now is the virtual time
 }
 
 // epoch is when virtual time begins: on a boundary of every slot.
@@ -34,8 +33,7 @@ const epoch = 1_000_000_020 * int64(time.Second) / int64(Window) * int64(Window)
 // is the limiter as it is: only what it admits counts. Without, one that counts
 // admits all, so that each request counts.
 func newSubject(a algorithms.Algorithm, limit int64, feedback bool) (*subject, error) {
-	s := &subject{algorithm: a, limit: limit, now: epoch}
-	s.request = counters.Request{Client: "client", Cost: 1, Limit: limit}
+	s := &subject{algorithm: a, limit: limit, request: counters.Request{Client: "client", Cost: 1, Limit: limit, Now: time.Unix(0, epoch)}}
 	if !feedback {
 		s.request.Limit = counters.MaxLimit
 		if a.Name == algorithms.Log {
@@ -43,11 +41,17 @@ func newSubject(a algorithms.Algorithm, limit int64, feedback bool) (*subject, e
 		}
 	}
 	var err error
-	store := memory.New(func() time.Time { return time.Unix(0, s.now) })
+	store := memory.New(func() time.Time { return s.request.Now })
 	s.limiter, err = a.New(store, algorithms.Config{
 		Options: algorithms.OneClock("bench", 1), Window: Window, Limit: s.request.Limit,
 	})
 	return s, err
+}
+
+// requestAt returns the request of a time, which it is now.
+func (s *subject) requestAt(at time.Duration) counters.Request {
+	s.request.Now = time.Unix(0, epoch+int64(at))
+	return s.request
 }
 
 // An answer is a decision and what it was based on.
@@ -65,9 +69,7 @@ type answer struct {
 // grows by what is admitted only, and costs are 1, so that it is never above
 // the limit.
 func (s *subject) ask(ctx context.Context, at time.Duration) (answer, error) {
-	s.now = epoch + int64(at)
-	s.request.Now = time.Unix(0, s.now)
-	d, err := s.limiter.Take(ctx, s.request)
+	d, err := s.limiter.Take(ctx, s.requestAt(at))
 	if err != nil {
 		return answer{}, fmt.Errorf("%s: %w", s.algorithm.Name, err)
 	}
@@ -86,9 +88,7 @@ func (s *subject) ask(ctx context.Context, at time.Duration) (answer, error) {
 
 // peek returns the estimate at a time and counts nothing.
 func (s *subject) peek(ctx context.Context, at time.Duration) (int64, error) {
-	s.now = epoch + int64(at)
-	s.request.Now = time.Unix(0, s.now)
-	d, err := s.limiter.Peek(ctx, s.request)
+	d, err := s.limiter.Peek(ctx, s.requestAt(at))
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", s.algorithm.Name, err)
 	}

@@ -57,7 +57,7 @@ func (r *Report) targets() report.Targets {
 			targets.Add(share <= most, "%s, demand %g, %s: mean difference of N=60 %.3f of N=1's, at most %.3f", kind, demand, how, share, most)
 		}
 	}
-	for _, demand := range Demands() {
+	for _, demand := range Demands {
 		for _, kind := range []traffic.Pattern{traffic.Poisson, traffic.Bursty, traffic.FrontLoaded, traffic.BackLoaded} {
 			most := targetUneven
 			if kind.Name == traffic.Poisson.Name {
@@ -74,17 +74,7 @@ func (r *Report) targets() report.Targets {
 			"boundary attacker: fixed admits %.2f L in a window, 2.00 L", float64(row.Fullest)/float64(row.Limit))
 	}
 	for _, name := range []string{algorithms.Strict60, algorithms.Log, algorithms.Counting64, algorithms.Counting32} {
-		var fullest float64
-		for _, row := range slices.Concat(r.Rows, r.Large) {
-			if row.Algorithm == name {
-				fullest = max(fullest, float64(row.Fullest)/float64(row.Limit))
-			}
-		}
-		for _, row := range r.Attacks {
-			if row.Algorithm == name {
-				fullest = max(fullest, float64(row.Fullest)/float64(row.Limit))
-			}
-		}
+		fullest := max(r.fullest(name, DocumentLimit), r.fullest(name, largeLimit))
 		targets.Add(fullest <= 1, "all traffic and all attacks: %s admits %.2f L in a window, at most 1.00 L", name, fullest)
 	}
 	if len(r.Settled) > 0 {
@@ -180,26 +170,26 @@ func (r *Report) printLarge(out io.Writer) {
 				fmt.Fprintf(&cells, "%s\t", row.OfLog.around("%.1f", row.ofLog()))
 			}
 		}
-		attacked, _ := r.attack(c.Algorithm, largeLimit)
-		return fmt.Sprintf("%s\t%.2f\t%.2f\t%s%d\t", c.Algorithm, r.fullest(c.Algorithm), float64(attacked.Bound)/largeLimit, cells.String(), c.Bytes)
+		attacked, _ := report.Find(r.Attacks, func(row AttackRow) bool { return row.Algorithm == c.Algorithm && row.Limit == largeLimit })
+		return fmt.Sprintf("%s\t%.2f\t%.2f\t%s%d\t", c.Algorithm, r.fullest(c.Algorithm, largeLimit), float64(attacked.Bound)/largeLimit, cells.String(), c.Bytes)
 	}, "")
 }
 
-// fullest returns the most that any traffic or attack got into a window of a
-// large limit, in limits.
-func (r *Report) fullest(algorithm string) float64 {
-	attacked, _ := r.attack(algorithm, largeLimit)
-	most := attacked.Fullest
-	for _, row := range r.Large {
-		if row.Algorithm == algorithm {
+// fullest returns the most that any traffic or attack got into a window of a limit,
+// in limits.
+func (r *Report) fullest(algorithm string, limit int64) float64 {
+	var most int64
+	for _, row := range slices.Concat(r.Rows, r.Large) {
+		if row.Algorithm == algorithm && row.Limit == limit {
 			most = max(most, row.Fullest)
 		}
 	}
-	return float64(most) / largeLimit
-}
-
-func (r *Report) attack(algorithm string, limit int64) (AttackRow, bool) {
-	return report.Find(r.Attacks, func(row AttackRow) bool { return row.Algorithm == algorithm && row.Limit == limit })
+	for _, row := range r.Attacks {
+		if row.Algorithm == algorithm && row.Limit == limit {
+			most = max(most, row.Fullest)
+		}
+	}
+	return float64(most) / float64(limit)
 }
 
 // printMatrix writes a table with a line for each algorithm that has cells, and a
@@ -255,7 +245,7 @@ go on           the most that may proceed in a window: what leaky admits has to 
 // printSettled writes how far each way goes above a limit of tokens, and what it wastes.
 func (r *Report) printSettled(out io.Writer) {
 	header := "estimate / cost\t"
-	for _, factor := range factors() {
+	for _, factor := range factors {
 		header += fmt.Sprintf("%g\t", factor)
 	}
 	table := func(title, format string, figure func(SettledRow) float64) {
@@ -290,7 +280,7 @@ func (r *Report) Columns() []report.Column {
 		return c
 	}
 	return []report.Column{
-		column("fullest window", fmt.Sprintf("the most that all traffic and attacks get into a window, in limits of %d", largeLimit), func(name string) string { return fmt.Sprintf("%.2f", r.fullest(name)) }),
+		column("fullest window", fmt.Sprintf("the most that all traffic and attacks get into a window, in limits of %d", largeLimit), func(name string) string { return fmt.Sprintf("%.2f", r.fullest(name, largeLimit)) }),
 		column("off by", fmt.Sprintf("the mean difference of estimate and true count, in %% of that, on independent arrivals at a limit of %d", DocumentLimit), func(name string) string {
 			row, _ := r.find(traffic.Poisson.Name, 1, name)
 			if !algorithms.Named(name).Counts() {

@@ -38,7 +38,7 @@ const (
 var ways = []string{reserveName, chargeName, laterName}
 
 // factors are what estimates are of the true cost.
-func factors() []float64 { return []float64{0.125, 0.25, 0.5, 1, 2, 4, 8} }
+var factors = []float64{0.125, 0.25, 0.5, 1, 2, 4, 8}
 
 // A SettledRow is what one way admitted of requests whose estimates are off by a factor,
 // with all seeds together. A request's tokens are those that it costs in the end, and
@@ -69,17 +69,37 @@ type spending struct {
 type way func(ctx context.Context, at time.Duration, estimate int64) (end func(at time.Duration, cost int64) error, err error)
 
 // newWay returns one. What charges afterwards and what reserves are weir's own limiter, as
-// it settles.
+// it settles. Without estimates it admits whatever finds the limit not exceeded.
 func newWay(name string) (way, error) {
 	if name == laterName {
 		return checkThenCount(), nil
 	}
-	s := &settles{estimates: name == reserveName}
-	var err error
-	s.limiter, err = algorithms.Named(algorithms.Strict60).New(memory.New(func() time.Time { return s.now }), algorithms.Config{
+	var now time.Time
+	l, err := algorithms.Named(algorithms.Strict60).New(memory.New(func() time.Time { return now }), algorithms.Config{
 		Options: algorithms.OneClock("bench", 1), Window: Window, Limit: tokenLimit,
 	})
-	return s.admit, err
+	request := func(at time.Duration, cost int64) counters.Request {
+		now = time.Unix(0, epoch+int64(at))
+		return counters.Request{Client: "client", Cost: cost, Limit: tokenLimit, Now: now}
+	}
+	return func(ctx context.Context, at time.Duration, estimate int64) (func(time.Duration, int64) error, error) {
+		if name == chargeName {
+			estimate = 0
+		}
+		q := request(at, estimate)
+		taken, err := l.Take(ctx, q)
+		if err != nil || !taken.Allowed {
+			return nil, err
+		}
+		return func(at time.Duration, cost int64) error {
+			r := request(at, cost-estimate)
+			if cost >= estimate {
+				return l.Charge(ctx, r)
+			}
+			q.Cost = estimate - cost
+			return l.Refund(ctx, q, taken)
+		}, nil
+	}, err
 }
 
 // checkThenCount looks whether the estimate fits beside all that has ended, and counts what
@@ -97,41 +117,8 @@ func checkThenCount() way {
 	}
 }
 
-// settles is weir. Without estimates it admits whatever finds the limit not exceeded.
-type settles struct {
-	limiter   algorithms.Limiter
-	now       time.Time
-	estimates bool
-}
-
-func (s *settles) request(at time.Duration, cost int64) counters.Request {
-	return counters.Request{Client: "client", Cost: cost, Limit: tokenLimit, Now: time.Unix(0, epoch+int64(at))}
-}
-
-func (s *settles) admit(ctx context.Context, at time.Duration, estimate int64) (func(time.Duration, int64) error, error) {
-	if !s.estimates {
-		estimate = 0
-	}
-	q := s.request(at, estimate)
-	s.now = q.Now
-	taken, err := s.limiter.Take(ctx, q)
-	if err != nil || !taken.Allowed {
-		return nil, err
-	}
-	return func(at time.Duration, cost int64) error {
-		r := s.request(at, cost-estimate)
-		s.now = r.Now
-		if cost >= estimate {
-			return s.limiter.Charge(ctx, r)
-		}
-		q.Cost = estimate - cost
-		return s.limiter.Refund(ctx, q, taken)
-	}, nil
-}
-
 // measureSettling measures all ways with all factors, by so many seeds from one on.
 func measureSettling(ctx context.Context, seed uint64, seeds, requests int) ([]SettledRow, error) {
-	factors := factors()
 	rows := make([]SettledRow, len(ways)*len(factors))
 	err := testbed.Parallel(len(rows), runtime.GOMAXPROCS(0), func(i int) error {
 		row := &rows[i]

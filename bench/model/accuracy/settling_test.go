@@ -67,7 +67,7 @@ func TestWhatEstimatesAreWorth(t *testing.T) {
 	t.Parallel()
 	rows, err := measureSettling(t.Context(), 1, 1, 0)
 	require.NoError(t, err)
-	require.Len(t, rows, len(ways)*len(factors()))
+	require.Len(t, rows, len(ways)*len(factors))
 	for i, row := range rows {
 		switch {
 		case row.Way == reserveName && row.Factor == 1:
@@ -81,7 +81,7 @@ func TestWhatEstimatesAreWorth(t *testing.T) {
 			assert.Greater(t, row.Fullest, int64(tokenLimit))
 		case row.Way == chargeName:
 			assert.Greater(t, row.over(), 1.5)
-			assert.Equal(t, rows[len(factors())].Fullest, row.Fullest, "it knows no estimate")
+			assert.Equal(t, rows[len(factors)].Fullest, row.Fullest, "it knows no estimate")
 		default:
 			assert.Greater(t, row.over(), 1.4)
 		}

@@ -31,16 +31,16 @@ const (
 	largeRun = 4
 )
 
-// Demands returns the demands of the workloads: what is just about the limit,
+// Demands are those of the workloads: what is just about the limit,
 // and far above.
-func Demands() []float64 { return []float64{1, 2} }
+var Demands = []float64{1, 2}
 
 // Workloads returns all workloads, each of about so many requests, but no
 // shorter than shortestRun.
 func Workloads(requests int) []Workload {
 	var all []Workload
 	for _, p := range traffic.Patterns {
-		for _, demand := range Demands() {
+		for _, demand := range Demands {
 			all = append(all, single(p, DocumentLimit, demand, requests))
 		}
 	}
