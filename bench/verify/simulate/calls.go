@@ -114,7 +114,7 @@ func (w *world) planReturn(c *call) {
 	pause = (pause+tick-1)/tick*tick + w.ticks(2)
 	for range 1 + w.random.Int64N(w.capacity()) {
 		w.after(pause, func() {
-			w.begin(&call{kind: take, process: c.process, request: w.newRequest(c.process, 1)})
+			w.begin(w.newCall(take, c.process, 1))
 		})
 	}
 }
@@ -127,7 +127,7 @@ func (w *world) planRefund(c *call) {
 	if width := w.width(); width > 0 && w.chance(2) {
 		settled := width - counters.Calendar(c.request.Now, width).Elapsed + w.skew + w.timeout
 		pause = max(0, c.began.Add(settled).Sub(c.returned)) + w.ticks(5)
-		w.after(pause+w.ticks(5), func() { w.begin(&call{kind: take, process: p, request: w.newRequest(p, 1)}) })
+		w.after(pause+w.ticks(5), func() { w.begin(w.newCall(take, p, 1)) })
 	}
 	if w.chance(3) { // another limit has denied it
 		deadline = c.began.Add(w.timeout)
@@ -135,7 +135,7 @@ func (w *world) planRefund(c *call) {
 	}
 	if deadline.IsZero() && len(w.calls) < 60 && w.chance(4) { // between two rushes
 		if w.faults.resets && w.chance(2) {
-			w.after(pause, func() { w.begin(&call{kind: reset, process: p, request: w.newRequest(p, 0)}) })
+			w.after(pause, func() { w.begin(w.newCall(reset, p, 0)) })
 			pause += w.timeout
 		}
 		w.planRush(pause)
@@ -154,6 +154,6 @@ func (w *world) planRefund(c *call) {
 func (w *world) planRush(pause time.Duration) {
 	for range w.capacity() {
 		p := w.processes[w.random.IntN(len(w.processes))]
-		w.after(pause+w.ticks(10), func() { w.begin(&call{kind: take, process: p, request: w.newRequest(p, 1)}) })
+		w.after(pause+w.ticks(10), func() { w.begin(w.newCall(take, p, 1)) })
 	}
 }

@@ -59,7 +59,7 @@ type operation struct {
 	sent       time.Time
 	verb, key  string
 	deadline   time.Time
-	steps      []func(*server, time.Time)
+	steps      []step
 
 	counts  []int64
 	n       int64
@@ -82,6 +82,9 @@ type operation struct {
 	err      error
 	done     chan struct{}
 }
+
+// A step is done by the server at once.
+type step func(s *server, now time.Time)
 
 const noCall = -1
 
@@ -160,16 +163,15 @@ const (
 // Add implements counters.Store: it counts first, and reads after that.
 func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error) {
 	o := &operation{verb: add, key: a.Key, marks: isGeneration(a.Key)}
-	delta, key, ttl, more := a.Delta, a.Key, a.TTL, append([]string(nil), a.Read...)
 	o.steps = append(o.steps, func(s *server, now time.Time) {
-		if a.Have && s.count(key, now) == counters.Absent {
+		if a.Have && s.count(a.Key, now) == counters.Absent {
 			o.lost = true
 			return
 		}
-		o.n = s.add(key, delta, now, ttl)
+		o.n = s.add(a.Key, a.Delta, now, a.TTL)
 	})
-	if len(more) > 0 {
-		o.steps = append(o.steps, o.reading(more)...)
+	if len(a.Read) > 0 {
+		o.steps = append(o.steps, o.reading(a.Read)...)
 	}
 	switch err := c.do(ctx, o); {
 	case err != nil: // the server may still be at it
@@ -184,7 +186,7 @@ func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error
 // Read implements counters.Store.
 func (c *connection) Read(ctx context.Context, keys []string, counts []int64) error {
 	o := &operation{verb: read, marks: isGeneration(keys[0])}
-	o.steps = o.reading(append([]string(nil), keys...))
+	o.steps = o.reading(keys)
 	err := c.do(ctx, o)
 	if err == nil {
 		copy(counts, o.counts)
@@ -194,7 +196,7 @@ func (c *connection) Read(ctx context.Context, keys []string, counts []int64) er
 
 // reading returns the steps in which keys are read: two halves, because
 // Memcached looks up one key after the other.
-func (o *operation) reading(keys []string) (steps []func(*server, time.Time)) {
+func (o *operation) reading(keys []string) (steps []step) {
 	for half := range halves(keys) {
 		steps = append(steps, func(s *server, now time.Time) {
 			for _, key := range half {
@@ -205,21 +207,18 @@ func (o *operation) reading(keys []string) (steps []func(*server, time.Time)) {
 	return steps
 }
 
-// halves cuts what there is into two parts that aren't empty, if there are two.
-func halves[T any](all []T) iter.Seq[[]T] { return slices.Chunk(all, (len(all)+1)/2) }
+// halves cuts a copy of what there is into two parts that aren't empty, if there are two.
+func halves[T any](all []T) iter.Seq[[]T] { return slices.Chunk(slices.Clone(all), (len(all)+1)/2) }
 
 // Subtract implements counters.Store.
 func (c *connection) Subtract(ctx context.Context, key string, delta int64) error {
-	o := &operation{verb: subtract, key: key}
-	o.steps = append(o.steps, func(s *server, now time.Time) { s.subtract(key, delta, now) })
-	return c.do(ctx, o)
+	return c.do(ctx, &operation{verb: subtract, key: key, steps: []step{func(s *server, now time.Time) { s.subtract(key, delta, now) }}})
 }
 
 // Raise implements counters.Store: it reads, and raises one counter after the
 // other after that.
 func (c *connection) Raise(ctx context.Context, floors []counters.Floor) error {
-	o := &operation{verb: "raise", steps: []func(*server, time.Time){func(*server, time.Time) {}}}
-	floors = slices.Clone(floors)
+	o := &operation{verb: "raise", steps: []step{func(*server, time.Time) {}}}
 	for half := range halves(floors) {
 		o.steps = append(o.steps, func(s *server, now time.Time) {
 			for _, f := range half {
@@ -241,7 +240,7 @@ func (c *connection) Load(ctx context.Context, key string) (counters.State, erro
 	return o.state, err
 }
 
-func (o *operation) loading(key string) func(*server, time.Time) {
+func (o *operation) loading(key string) step {
 	return func(s *server, now time.Time) { o.state = s.public(s.load(key, now)) }
 }
 
@@ -263,16 +262,13 @@ func (c *connection) Swap(ctx context.Context, key string, old counters.State, v
 
 // Put implements counters.StateStore.
 func (c *connection) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
-	o := &operation{verb: put, key: key}
 	value = bytes.Clone(value)
-	o.steps = append(o.steps, func(s *server, now time.Time) { s.put(key, value, now, ttl) })
-	return c.do(ctx, o)
+	return c.do(ctx, &operation{verb: put, key: key, steps: []step{func(s *server, now time.Time) { s.put(key, value, now, ttl) }}})
 }
 
 // Delete implements counters.Store, in two steps if there are several keys.
 func (c *connection) Delete(ctx context.Context, keys []string) error {
 	o := &operation{verb: remove}
-	keys = append([]string(nil), keys...)
 	for half := range halves(keys) {
 		o.steps = append(o.steps, func(s *server, _ time.Time) {
 			for _, key := range half {

@@ -1,14 +1,12 @@
 package simulate
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
 	"time"
 
 	"weir/bench/internal/algorithms"
-	"weir/counters"
 )
 
 // judgeDebts checks that the store has what was admitted without it, and that
@@ -45,7 +43,7 @@ func (w *world) judgeCounters(checks map[*process]*call) {
 		if c.kind != take {
 			continue
 		}
-		bucket := counters.Calendar(c.request.Now, w.width()).Number
+		bucket := w.slotAt(c.request.Now)
 		t := tallies[bucket]
 		if t == nil {
 			t = new(tally)
@@ -56,10 +54,9 @@ func (w *world) judgeCounters(checks map[*process]*call) {
 		t.least += surely
 		t.most += perhaps
 	}
-	newest := counters.Calendar(time.Now().Add(w.skew), w.width()).Number
 	for bucket, t := range tallies {
-		i, ok := w.server.live(counters.CounterKey(w.counterPrefix(), bucket), time.Now())
-		gone := bucket < newest-int64(w.algorithm.Slots) // from all windows
+		i, ok := w.server.live(w.counterOf(bucket), time.Now())
+		gone := bucket < w.oldest() // from all windows
 		// What is told, or given back, late isn't given back any more.
 		if t.lost || gone && (!ok || w.faults.late || w.faults.refunds) {
 			continue
@@ -112,7 +109,7 @@ func (w *world) counts(c, check *call, bucket int64) (surely, perhaps int64) {
 		return 0, cost
 	default:
 		result, _ = w.outcome(c, false)
-		alive := check.life == c.life && bucket >= counters.Calendar(check.request.Now, w.width()).Number-int64(w.algorithm.Slots)
+		alive := check.life == c.life && bucket >= w.slotAt(check.request.Now)-int64(w.algorithm.Slots)
 		if result == owed && !alive {
 			result = unknown
 		}
@@ -145,16 +142,14 @@ func (w *world) repaidLate(c *call) bool {
 // judgeState checks that the bucket or the log has what was admitted. What
 // several processes have admitted alone drains beside each other.
 func (w *world) judgeState() {
-	peeked := w.do(&call{kind: peek, process: w.processes[0], request: w.newRequest(w.processes[0], 1)})
+	peeked := w.do(w.newCall(peek, w.processes[0], 1))
 	if peeked.err != nil {
 		return
 	}
 	used := w.capacity() - peeked.decision.Remaining
 	since := w.lastLoss()
-	calls := slices.Clone(w.calls)
-	slices.SortStableFunc(calls, func(a, b *call) int { return cmp.Compare(b.number, a.number) })
 	var sum int64
-	for _, c := range calls {
+	for _, c := range slices.Backward(w.calls) {
 		if !c.admitted() || !c.began.After(since) || !w.inStore(c) {
 			continue
 		}
@@ -222,7 +217,7 @@ func (w *world) judgeOutage() {
 }
 
 func (w *world) flush(p *process) {
-	w.do(&call{kind: flush, process: p, request: w.newRequest(p, 0)})
+	w.do(w.newCall(flush, p, 0))
 }
 
 // judgeFlush lets all processes end. No goroutine goes on after that.
@@ -258,7 +253,7 @@ func (w *world) judgeCounts() {
 		case c.kind == refund || c.kind == peek || c.refunded && c.err == nil:
 			continue
 		case w.givenBack(c):
-			want[counters.Calendar(c.request.Now, w.width()).Number] += 0 // there may be no other
+			want[w.slotAt(c.request.Now)] += 0 // there may be no other
 			continue
 		case c.crashed || c.err != nil: // a reset that failed may have been begun
 			return
@@ -266,7 +261,7 @@ func (w *world) judgeCounts() {
 			continue
 		}
 		if c.decision.Allowed || w.countDenied {
-			want[counters.Calendar(c.request.Now, w.width()).Number] += c.request.Cost
+			want[w.slotAt(c.request.Now)] += c.request.Cost
 		}
 	}
 	if w.faults.late {
@@ -274,13 +269,11 @@ func (w *world) judgeCounts() {
 		w.run()
 	}
 	w.awaitDebts()
-	oldest := counters.Calendar(time.Now().Add(w.skew), w.width()).Number - int64(w.algorithm.Slots)
 	for bucket, n := range want {
-		if (w.faults.late || w.faults.refunds) && bucket < oldest { // nobody looks at it any more, nor gives back of it
+		if (w.faults.late || w.faults.refunds) && bucket < w.oldest() { // nobody looks at it any more, nor gives back of it
 			continue
 		}
-		key := counters.CounterKey(w.counterPrefix(), bucket)
-		if i, ok := w.server.live(key, time.Now()); ok && i.count != n {
+		if i, ok := w.server.live(w.counterOf(bucket), time.Now()); ok && i.count != n {
 			w.violate("counts", "the counter of slot %d is %d, but %d are admitted", bucket, i.count, n)
 		}
 	}

@@ -25,13 +25,10 @@ func simulateLeases(seed uint64, broken mutation, trace io.Writer) []violation {
 }
 
 func drawLeases(seed uint64, r *rand.Rand) scenario {
-	s := draw(seed, r)
+	s := drawAccounts(seed, r)
 	s.algorithm, s.burst, s.window = algorithms.Leases, 0, pick[time.Duration](r, 1, 1, 2, 5)*time.Second
 	s.limit = 1 + r.Int64N(5)
 	s.maxCost = min(s.limit, pick[int64](r, 1, 1, 2))
-	s.countDenied, s.refuses, s.latecomer = false, false, false
-	f := s.faults
-	s.faults = faults{slow: f.slow, stalled: f.stalled, lost: f.lost, crashes: f.crashes, resets: f.resets, jumps: f.jumps, late: f.late}
 	return s
 }
 
@@ -69,13 +66,13 @@ func (w *world) hold(left int) {
 			w.giveBack(p, c)
 		}
 	} else {
-		w.begin(&call{kind: take, process: p, request: w.newRequest(p, 1+w.random.Int64N(w.maxCost))})
+		w.begin(w.newCall(take, p, 1+w.random.Int64N(w.maxCost)))
 	}
 	if w.chance(15) {
 		w.after(0, w.trouble)
 	}
 	if w.faults.resets && w.chance(30) {
-		w.begin(&call{kind: reset, process: p, request: w.newRequest(p, 0)})
+		w.begin(w.newCall(reset, p, 0))
 	}
 	if left > 0 {
 		w.after(w.ticks(pick(w.random, 2, 50, int(w.window/tick))), func() { w.hold(left - 1) })

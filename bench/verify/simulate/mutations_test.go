@@ -96,7 +96,7 @@ func wrap(broken func(wrapped) limiter) mutation {
 // count counts r in the slot of a window, besides what the limiter does.
 func (w wrapped) count(ctx context.Context, r counters.Request) error {
 	_, err := w.connection.Add(ctx, counters.Addition{
-		Key: counters.CounterKey(w.world.counterPrefix(), counters.Calendar(r.Now, w.world.width()).Number), Delta: r.Cost, TTL: time.Minute,
+		Key: w.world.counterOf(w.world.slotAt(r.Now)), Delta: r.Cost, TTL: time.Minute,
 	})
 	return err
 }

@@ -234,11 +234,10 @@ func (w *world) denialsFill() bool { return w.countDenied && w.width() == 0 }
 // when it decided c: the store was about to count some of it, or c was late,
 // and a later slot had taken the place of its own.
 func (w *world) unaware(c *call) bool {
-	number := func(c *call) int64 { return counters.Calendar(c.request.Now, w.width()).Number }
 	return slices.ContainsFunc(w.writes, func(o *operation) bool {
 		return o.connection == c.life && !o.sent.After(c.returned) && (!o.answered || !o.ended.Before(c.returned)) && !errors.Is(o.err, counters.ErrNotSent)
 	}) || w.width() > 0 && slices.ContainsFunc(w.calls, func(other *call) bool {
-		return other.kind == take && other.life == c.life && number(other) > number(c) && !other.began.After(c.returned)
+		return other.kind == take && other.life == c.life && w.slotAt(other.request.Now) > w.slotAt(c.request.Now) && !other.began.After(c.returned)
 	})
 }
 
@@ -303,7 +302,7 @@ func (w *world) do(c *call) *call {
 }
 
 func (w *world) take(p *process, cost int64) *call {
-	return w.do(&call{kind: take, process: p, request: w.newRequest(p, cost)})
+	return w.do(w.newCall(take, p, cost))
 }
 
 // judgeQuiet asks a world in which nothing else happens any more.
@@ -351,7 +350,7 @@ func (w *world) judgeRefused() {
 	if n := len(w.lost); n > 0 && w.width() == 0 && time.Since(w.lost[n-1]) < w.inTheWay() {
 		return // what was given back of what is lost was taken from what had come since
 	}
-	c := w.do(&call{kind: peek, process: w.processes[0], request: w.newRequest(w.processes[0], 1)})
+	c := w.do(w.newCall(peek, w.processes[0], 1))
 	used := w.mayBeUsed(c, false)
 	if free := w.capacity() - w.kept() - used; c.err == nil && c.decision.Remaining < free {
 		w.violate("reason", "#%d is told that %d remain, but at most %d of %d can be in use", c.number, c.decision.Remaining, used, w.capacity())
@@ -416,9 +415,9 @@ func (w *world) judgeReset() {
 	time.Sleep(w.width() + w.skew + w.timeout)
 	w.crash(late)
 	by.latency, late.latency, w.farthest = 1, farthest, farthest
-	meanwhile := &call{kind: take, process: late, request: w.newRequest(late, 1)}
+	meanwhile := w.newCall(take, late, 1)
 	w.begin(meanwhile)
-	w.after(w.ticks(10), func() { w.begin(&call{kind: reset, process: by, request: w.newRequest(by, 0)}) })
+	w.after(w.ticks(10), func() { w.begin(w.newCall(reset, by, 0)) })
 	w.run()
 	w.endFaults()
 	time.Sleep(time.Second)
@@ -561,11 +560,9 @@ func (w *world) mayBeUsed(by *call, unclear bool) int64 {
 // have seen it before, and have put it back since. A bucket or a log has nothing
 // of a denial.
 func (w *world) isBack(c *call) bool {
-	if w.width() == 0 {
-		return c.refunded && slices.ContainsFunc(w.putBack, func(r restoration) bool { return !r.at.Before(c.began) })
-	}
-	key := w.counter(c)
-	return !c.decision.Local && slices.ContainsFunc(w.putBack, func(r restoration) bool { return r.key == key && !r.at.Before(c.began) })
+	one := w.width() == 0
+	gaveBack := c.refunded || !one && !c.decision.Local
+	return gaveBack && slices.ContainsFunc(w.putBack, func(r restoration) bool { return !r.at.Before(c.began) && (one || r.key == w.counter(c)) })
 }
 
 // awaitDebts waits until nobody owes anything. What is told last is settled a second

@@ -115,6 +115,16 @@ func draw(seed uint64, r *rand.Rand) scenario {
 	return s
 }
 
+// drawAccounts draws the scenario of a world that tells afterwards what was in use: denied
+// costs don't count, and no counts vanish but by a reset.
+func drawAccounts(seed uint64, r *rand.Rand) scenario {
+	s := draw(seed, r)
+	s.countDenied, s.refuses, s.latecomer = false, false, false
+	f := s.faults
+	s.faults = faults{slow: f.slow, stalled: f.stalled, lost: f.lost, crashes: f.crashes, resets: f.resets, jumps: f.jumps, late: f.late}
+	return s
+}
+
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
 func (s *scenario) String() string {

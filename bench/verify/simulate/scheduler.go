@@ -235,7 +235,7 @@ func (w *world) maySubtract(o *operation, c *call, now time.Time) bool {
 	// It may take back what turned out to be counted, be that late.
 	again = again || !c.returned.IsZero() && c.kind == take && (c.err != nil || c.failed != nil)
 	return (c.returned.IsZero() || again) &&
-		slot(o.key) == strconv.FormatInt(counters.Calendar(c.request.Now, w.width()).Number, 10)
+		slot(o.key) == strconv.FormatInt(w.slotAt(c.request.Now), 10)
 }
 
 // answer ends o for its caller.

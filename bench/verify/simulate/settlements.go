@@ -24,7 +24,7 @@ func simulateSettlements(seed uint64, broken mutation, trace io.Writer) []violat
 
 // drawSettlements draws a scenario in which nothing leaves the window or drains.
 func drawSettlements(seed uint64, r *rand.Rand) scenario {
-	s := draw(seed, r)
+	s := drawAccounts(seed, r)
 	s.limit, s.window = pick[int64](r, 40, 400, 400, 10_000), 2*time.Minute
 	switch {
 	case s.algorithm.Kind == algorithms.Bucket:
@@ -33,10 +33,7 @@ func drawSettlements(seed uint64, r *rand.Rand) scenario {
 	case s.algorithm.Slots > 0:
 		s.algorithm.Slots = pick(r, 1, 10, 60, 120)
 	}
-	s.maxCost, s.countDenied, s.refuses, s.latecomer = 9, false, false, false
-	s.charges = true
-	f := s.faults
-	s.faults = faults{slow: f.slow, stalled: f.stalled, lost: f.lost, crashes: f.crashes, resets: f.resets, jumps: f.jumps, late: f.late}
+	s.maxCost, s.charges = 9, true
 	return s
 }
 
@@ -48,7 +45,7 @@ func (w *world) settlements() {
 	forgotten := 0 // so many calls are, by a reset
 	if w.faults.resets {
 		w.quieten()
-		if w.do(&call{kind: reset, process: w.processes[0], request: w.newRequest(w.processes[0], 0)}).err != nil {
+		if w.do(w.newCall(reset, w.processes[0], 0)).err != nil {
 			return
 		}
 		time.Sleep(3 * time.Second) // windows give nothing back so soon after it
@@ -85,7 +82,7 @@ func (w *world) reserve(left int) {
 			w.settleAt(p, open[w.random.IntN(len(open))])
 		}
 	default:
-		w.begin(&call{kind: charge, process: p, request: w.newRequest(p, w.maxCost)})
+		w.begin(w.newCall(charge, p, w.maxCost))
 	}
 	if w.chance(15) {
 		w.after(0, w.trouble)

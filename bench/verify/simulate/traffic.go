@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,14 +22,14 @@ func (w *world) traffic(left int) {
 	p := w.favourite
 	switch {
 	case w.faults.resets && (left == 0 || w.chance(30)):
-		w.begin(&call{kind: reset, process: p, request: w.newRequest(p, 0)})
+		w.begin(w.newCall(reset, p, 0))
 		for _, other := range w.processes { // somebody asks at the same time
-			w.after(w.ticks(3), func() { w.begin(&call{kind: take, process: other, request: w.newRequest(other, 1)}) })
+			w.after(w.ticks(3), func() { w.begin(w.newCall(take, other, 1)) })
 		}
 	case w.chance(25):
-		w.begin(&call{kind: peek, process: p, request: w.newRequest(p, 1)})
+		w.begin(w.newCall(peek, p, 1))
 	default:
-		w.begin(&call{kind: take, process: p, request: w.newRequest(p, 1+w.random.Int64N(w.maxCost))})
+		w.begin(w.newCall(take, p, 1+w.random.Int64N(w.maxCost)))
 	}
 	if w.chance(15) {
 		w.after(0, w.trouble)
@@ -92,7 +93,7 @@ func (w *world) trouble() {
 			w.crash(p)
 		}
 	case 2:
-		if keys := w.keys(); w.faults.evicts && len(keys) > 0 {
+		if keys := slices.Sorted(maps.Keys(w.server.items)); w.faults.evicts && len(keys) > 0 {
 			key := keys[w.random.IntN(len(keys))]
 			delete(w.server.items, key)
 			w.vanish(slot(key) + " is evicted")
@@ -103,15 +104,6 @@ func (w *world) trouble() {
 			w.vanish("everything is flushed")
 		}
 	}
-}
-
-func (w *world) keys() []string {
-	keys := make([]string, 0, len(w.server.items))
-	for key := range w.server.items {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // crash ends p and begins it anew. Operations under way happen or don't; nobody

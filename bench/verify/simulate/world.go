@@ -50,7 +50,8 @@ type world struct {
 	broken mutation
 	judge  func(*call) // told of each call that has ended
 	random *rand.Rand
-	// lateness decides about late answers.
+	// lateness decides how late answers are. It is none of the world's randomness,
+	// whose other numbers don't depend on it.
 	lateness *rand.Rand
 	trace    io.Writer // nil if nobody reads it
 	start    time.Time
@@ -172,7 +173,7 @@ func (o outage) of(p *process) outageKind {
 
 func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world {
 	w := &world{
-		scenario: s, broken: broken, random: r, lateness: newLateness(s.seed), trace: trace,
+		scenario: s, broken: broken, random: r, lateness: rand.New(rand.NewPCG(s.seed, 1)), trace: trace,
 		network:  network{awake: make(chan struct{}, 1), traced: trace != nil},
 		farthest: farthest, server: server{items: make(map[string]item), flaws: broken.flaws}, timer: time.NewTimer(0),
 	}
@@ -190,10 +191,6 @@ func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world
 	}
 	return w
 }
-
-// newLateness returns what decides how late answers are. It is none of the
-// world's, whose other numbers don't depend on it.
-func newLateness(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
 
 // boot gives p a limiter without memory.
 func (w *world) boot(p *process) {
@@ -306,15 +303,23 @@ func (w *world) newRequest(p *process, cost int64) counters.Request {
 	return counters.Request{Client: client, Cost: cost, Limit: w.limit, Now: now}
 }
 
-// counter returns the key of the counter of c.
-func (w *world) counter(c *call) string {
-	return counters.CounterKey(w.counterPrefix(), counters.Calendar(c.request.Now, w.width()).Number)
+func (w *world) newCall(kind kind, p *process, cost int64) *call {
+	return &call{kind: kind, process: p, request: w.newRequest(p, cost)}
 }
 
-// counterPrefix is what the keys of the client's counters begin with.
-func (w *world) counterPrefix() string {
-	return algorithms.Namespace(policy, w.width()).Client(client)
+// slotAt returns the number of the slot of a moment.
+func (w *world) slotAt(t time.Time) int64 { return counters.Calendar(t, w.width()).Number }
+
+// counterOf returns the key of the counter of the slot with that number.
+func (w *world) counterOf(slot int64) string {
+	return counters.CounterKey(algorithms.Namespace(policy, w.width()).Client(client), slot)
 }
+
+// counter returns the key of the counter of c.
+func (w *world) counter(c *call) string { return w.counterOf(w.slotAt(c.request.Now)) }
+
+// oldest returns the number of the first slot that is in a window by some clock.
+func (w *world) oldest() int64 { return w.slotAt(time.Now().Add(w.skew)) - int64(w.algorithm.Slots) }
 
 func maxTime(of ...time.Time) time.Time { return slices.MaxFunc(of, time.Time.Compare) }
 
