@@ -378,22 +378,6 @@ func served(t *testing.T, handler http.Handler) string {
 	return s.Listener.Addr().String()
 }
 
-func TestTurnIsFair(t *testing.T) {
-	t.Parallel()
-	turn := &Turn{Clients: 10_000}
-	times := make(map[int64]int)
-	for range 30_000 {
-		n, ok := turn.Next()
-		require.True(t, ok)
-		times[n]++
-	}
-	assert.Len(t, times, 10_000)
-	for n, count := range times {
-		require.Equalf(t, 3, count, "client %d", n)
-		require.Less(t, n, int64(10_000))
-	}
-}
-
 func TestTurnEnds(t *testing.T) {
 	t.Parallel()
 	turn := &Turn{Clients: 2, Last: 3}

@@ -36,11 +36,6 @@ func TestParseStats(t *testing.T) {
 	assert.ErrorContains(t, err, "cmd_set")
 }
 
-func TestStatsArithmetic(t *testing.T) {
-	t.Parallel()
-	assert.Equal(t, StoreStats{9, 18, 27}, StoreStats{10, 20, 30}.Minus(StoreStats{1, 2, 3}))
-}
-
 func TestMemcachedCountsEachWrite(t *testing.T) {
 	t.Parallel()
 	m := started(t)

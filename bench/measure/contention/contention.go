@@ -173,7 +173,8 @@ func newFarRow(f farRun, o outcome, roundTrips *hdrhistogram.Histogram) farRow {
 		FirstError: o.FirstError, Admitted: o.Admitted,
 	}
 	if f.limited {
-		row.Most = bucketMost(farLimit, time.Duration(o.Last-o.First))
+		// A bucket holds its limit, and fills with it meanwhile.
+		row.Most = farLimit * (1 + time.Duration(o.Last-o.First).Seconds()/refill.Seconds())
 	}
 	return row
 }
@@ -197,10 +198,4 @@ func watchRoundTrips(ctx context.Context, addr string) (seen func() *hdrhistogra
 		conn.Conn.Close()
 		return h
 	}, nil
-}
-
-// bucketMost returns the most that a token bucket with a burst of its limit may
-// admit in the given time.
-func bucketMost(limit int64, elapsed time.Duration) float64 {
-	return float64(limit) * (1 + elapsed.Seconds()/refill.Seconds())
 }

@@ -124,12 +124,6 @@ func TestPlainLoopGivesUpAtItsDeadline(t *testing.T) {
 	assert.False(t, time.Now().Before(now.Add(30*time.Millisecond)))
 }
 
-func TestBucketMost(t *testing.T) {
-	t.Parallel()
-	assert.InDelta(t, 1000.0, bucketMost(1000, 0), 1e-9)
-	assert.InDelta(t, 3500.0, bucketMost(1000, 2500*time.Millisecond), 1e-9)
-}
-
 // An instant is a limiter that admits everything, or answers with its error.
 type instant struct{ err error }
 
