@@ -10,11 +10,10 @@ import (
 // admitted.
 type Operation func(n int64) (admitted bool, err error)
 
-// Callers returns connections that call operations instead of sending anything.
+// Callers returns n connections that call an operation instead of sending anything.
 // What is under way when they expire comes to its own end.
-func Callers(operations []Operation) Connections {
-	var all Connections
-	for _, op := range operations {
+func Callers(op Operation, n int) (all Connections) {
+	for range n {
 		all = append(all, newCaller(func(_ context.Context, n int64) (bool, error) { return op(n) }, func() {}))
 	}
 	return all

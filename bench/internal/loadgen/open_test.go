@@ -256,7 +256,7 @@ func TestOpenLoopOfCallers(t *testing.T) {
 			return n != 0, nil
 		}
 		turn := &Turn{Clients: 4}
-		s := Callers([]Operation{op}).openLoop(t.Context(), Pace{Rate: 1000, Length: 50 * ms}, turn.Client, time.Second, time.Sleep)
+		s := Callers(op, 1).openLoop(t.Context(), Pace{Rate: 1000, Length: 50 * ms}, turn.Client, time.Second, time.Sleep)
 		require.NoError(t, s.Fault())
 		assert.Equal(t, map[int]int64{200: 37, 429: 13}, s.Statuses)
 		assert.Equal(t, 100*ms, s.Elapsed)
@@ -267,7 +267,7 @@ func TestOpenLoopOfCallers(t *testing.T) {
 func TestOpenLoopEnds(t *testing.T) {
 	t.Parallel()
 	run := func(ctx context.Context, op Operation) *Sample {
-		return Callers([]Operation{op, op}).openLoop(ctx, Pace{Rate: 1000, Length: time.Hour}, func() int64 { return 0 }, 0, Pause)
+		return Callers(op, 2).openLoop(ctx, Pace{Rate: 1000, Length: time.Hour}, func() int64 { return 0 }, 0, Pause)
 	}
 	broken := errors.New("broken")
 	assert.ErrorIs(t, run(t.Context(), func(int64) (bool, error) { return false, broken }).Err, broken)

@@ -148,13 +148,13 @@ func (w way) call(ctx context.Context, c *client.Client, checks loadgen.Workload
 		names[n] = loadgen.ClientName(int64(n))
 	}
 	policy := checks.Policy()
-	return loadgen.Callers(slices.Repeat([]loadgen.Operation{func(n int64) (bool, error) {
+	return loadgen.Callers(func(n int64) (bool, error) {
 		a, err := c.Check(ctx, client.Check{Policy: policy, Client: names[n]})
 		if err == nil && !a.Allowed {
 			err = errors.New("a check of " + names[n] + " was denied, and none should be")
 		}
 		return a.Allowed, err
-	}}, w.callers))
+	}, w.callers)
 }
 
 // measure runs a row beside single checks of another weir.
