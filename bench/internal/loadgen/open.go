@@ -2,6 +2,7 @@ package loadgen
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,12 +95,7 @@ func (s *Sample) Add(o *Sample) {
 	}
 	s.Lag.Merge(o.Lag)
 	s.Latency.Merge(o.Latency)
-	if s.Example == "" {
-		s.Example = o.Example
-	}
-	if s.Err == nil {
-		s.Err = o.Err
-	}
+	s.Example, s.Err = cmp.Or(s.Example, o.Example), cmp.Or(s.Err, o.Err)
 }
 
 // answered counts an answer that came at done.
@@ -122,9 +118,7 @@ func (s *Sample) answered(l *line, status int, body []byte, done time.Duration) 
 func (s *Sample) failed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.Err == nil {
-		s.Err = err
-	}
+	s.Err = cmp.Or(s.Err, err)
 }
 
 // Behind reports whether checks were sent so late by the bench's own fault that

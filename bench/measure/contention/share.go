@@ -1,6 +1,7 @@
 package contention
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -109,9 +110,7 @@ func (o *outcome) count(other outcome) {
 	o.Contended += other.Contended
 	o.Errors += other.Errors
 	o.Late += other.Late
-	if o.FirstError == "" {
-		o.FirstError = other.FirstError
-	}
+	o.FirstError = cmp.Or(o.FirstError, other.FirstError)
 	if other.Latency.Histogram != nil {
 		o.Latency.Merge(other.Latency.Histogram)
 	}

@@ -10,6 +10,7 @@
 package accuracy
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"runtime"
@@ -70,9 +71,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 			usual = quickPopulationRequests
 		}
 	}
-	if cfg.requests == 0 {
-		cfg.requests = usual
-	}
+	cfg.requests = cmp.Or(cfg.requests, usual)
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	if cfg.scale {
 		r, err := measureAtScale(ctx, cfg)

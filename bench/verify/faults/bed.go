@@ -246,7 +246,7 @@ func (b *bed) load(ctx context.Context, clients []*client) *load {
 
 // add lets the load ask for further clients.
 func (l *load) add(clients []*client) {
-	all := append(append([]*client(nil), *l.clients.Load()...), clients...)
+	all := slices.Concat(*l.clients.Load(), clients)
 	l.clients.Store(&all)
 }
 

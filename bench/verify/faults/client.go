@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -188,10 +189,7 @@ func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
 		r.stuck++
 		return a, false
 	}
-	if err == nil {
-		err = a.wrong(c, status)
-	}
-	if err != nil {
+	if err = cmp.Or(err, a.wrong(c, status)); err != nil {
 		r.wrong = append(r.wrong, fmt.Sprintf("%s, %s: %v: %s", c.policy, c.name, err, body))
 		return a, false
 	}

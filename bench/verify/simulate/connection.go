@@ -103,11 +103,11 @@ type callKey struct{}
 
 // do sends o and waits for its answer.
 func (c *connection) do(ctx context.Context, o *operation) error {
+	o.process, o.call = c.process, noCall
+	if call, ok := ctx.Value(callKey{}).(int); ok {
+		o.call = call
+	}
 	if c.perform != nil {
-		o.process, o.call = c.process, noCall
-		if thread, ok := ctx.Value(callKey{}).(int); ok {
-			o.call = thread
-		}
 		c.perform(o)
 		return o.err
 	}
@@ -115,10 +115,7 @@ func (c *connection) do(ctx context.Context, o *operation) error {
 	if !ok {
 		deadline = time.Now().Add(counters.DefaultTimeout)
 	}
-	o.connection, o.process, o.deadline, o.done, o.call = c, c.process, deadline, make(chan struct{}), noCall
-	if call, ok := ctx.Value(callKey{}).(int); ok {
-		o.call = call
-	}
+	o.connection, o.deadline, o.done = c, deadline, make(chan struct{})
 	n := c.network
 	n.mu.Lock()
 	if c.down {

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -44,11 +45,8 @@ func (w *world) judgeCounters(checks map[*process]*call) {
 			continue
 		}
 		bucket := w.slotAt(c.request.Now)
-		t := tallies[bucket]
-		if t == nil {
-			t = new(tally)
-			tallies[bucket] = t
-		}
+		t := cmp.Or(tallies[bucket], new(tally))
+		tallies[bucket] = t
 		t.lost = t.lost || !c.began.After(since) || c.failed != nil && w.beforeReset(c)
 		surely, perhaps := w.counts(c, checks[c.process], bucket)
 		t.least += surely

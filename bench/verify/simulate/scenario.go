@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -152,12 +153,7 @@ func (s *scenario) String() string {
 }
 
 // capacity returns the largest cost that can ever be admitted.
-func (s *scenario) capacity() int64 {
-	if s.burst > 0 {
-		return s.burst
-	}
-	return s.limit
-}
+func (s *scenario) capacity() int64 { return cmp.Or(s.burst, s.limit) }
 
 func (s *scenario) fixed() bool { return s.algorithm.Name == algorithms.Fixed }
 

@@ -204,10 +204,7 @@ func (w *world) boot(p *process) {
 
 // newLimiter returns a limiter of the scenario, with nothing in its memory.
 func (w *world) newLimiter(c algorithms.Store) limiter {
-	o := counters.Options{Policy: policy, CountDenied: w.countDenied, ClockSkew: w.skew, StoreTimeout: w.timeout, RefundFailed: w.refundFailed}
-	if w.skew == 0 {
-		o.ClockSkew = -1
-	}
+	o := counters.Options{Policy: policy, CountDenied: w.countDenied, ClockSkew: cmp.Or(w.skew, -1), StoreTimeout: w.timeout, RefundFailed: w.refundFailed}
 	if b := w.broken.options; b != nil {
 		b(&w.scenario, &o)
 	}
