@@ -33,12 +33,6 @@ func (h halfLoad) cells() string {
 	return report.Milliseconds(h.P50) + "\t" + report.Milliseconds(h.P99) + "\t"
 }
 
-// dial returns a side that is sent checks of the workload, one by one.
-func dial(ctx context.Context, p *testbed.Process, w loadgen.Workload, connections int) (*testbed.Side, error) {
-	all, err := loadgen.Dial(ctx, p.Addr, w.Request(), connections)
-	return &testbed.Side{Process: p, Connections: all, Turn: &loadgen.Turn{Clients: w.Clients}, Size: 1}, err
-}
-
 // half sends, for d, half of the rate in checks per second, for clients in turn.
 func half(ctx context.Context, s *testbed.Side, rate float64, d time.Duration) (halfLoad, error) {
 	pace := loadgen.Pace{Rate: rate / float64(2*s.Size), Length: d, Seed: 1}

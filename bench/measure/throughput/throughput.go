@@ -95,8 +95,8 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 		return checkRow{}, err
 	}
 	defer noop.Stop()
-	other, err := dial(ctx, noop, w, cfg.connections)
-	if err != nil {
+	other := &testbed.Side{Process: noop, Turn: &loadgen.Turn{Clients: w.Clients}, Size: 1}
+	if other.Connections, err = loadgen.Dial(ctx, noop.Addr, w.Request(), cfg.connections); err != nil {
 		return checkRow{}, err
 	}
 	defer other.Connections.Close()
