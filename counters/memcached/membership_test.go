@@ -263,7 +263,7 @@ func TestCertificatesOfServersThatAreFound(t *testing.T) {
 	z := &zone{addresses: map[string][]string{"cache": {"127.0.0.1"}}}
 	for name, want := range map[string]string{"": "wanted to match cache", "127.0.0.1": ""} {
 		cfg := Config{Servers: []string{"dns+cache:" + port}, TLS: &tls.Config{RootCAs: pool, ServerName: name}, Timeout: patience}
-		s, err := newStore(cfg, cfg.dialer, z)
+		s, err := newStore(cfg, patient(cfg), z)
 		require.NoError(t, err)
 		defer s.Close()
 		if err := addTo(s, "k", patience); want == "" {

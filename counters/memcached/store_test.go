@@ -27,7 +27,12 @@ import (
 
 func open(t testing.TB, cfg memcached.Config) *memcached.Store {
 	t.Helper()
-	m, err := memcached.New(cfg)
+	return opened(t, cfg, memcached.New)
+}
+
+func opened(t testing.TB, cfg memcached.Config, by func(memcached.Config) (*memcached.Store, error)) *memcached.Store {
+	t.Helper()
+	m, err := by(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	return m
@@ -311,7 +316,7 @@ func TestMemcachedAuthentication(t *testing.T) {
 		{"weir", "wrong", "the server refused the credentials"},
 		{"", "", "unauthenticated"},
 	} {
-		m := open(t, memcached.Config{Servers: []string{server.Addr}, User: test.user, Password: test.password})
+		m := opened(t, memcached.Config{Servers: []string{server.Addr}, User: test.user, Password: test.password}, memcached.NewPatient)
 		err := m.Read(within(t, time.Minute), []string{"a"}, make([]int64, 1))
 		if test.want == "" {
 			assert.NoError(t, err)
@@ -343,12 +348,12 @@ func TestMemcachedTLS(t *testing.T) {
 	t.Parallel()
 	cert, key, pool := memcachedtest.NewCertificate(t)
 	server := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert+",ssl_key="+key)
-	m := open(t, memcached.Config{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: pool}})
+	m := opened(t, memcached.Config{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: pool}}, memcached.NewPatient)
 	n, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 4, TTL: time.Minute})
 	require.NoError(t, err)
 	assert.Equal(t, int64(4), n)
 
-	stranger := open(t, memcached.Config{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: x509.NewCertPool()}})
+	stranger := opened(t, memcached.Config{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: x509.NewCertPool()}}, memcached.NewPatient)
 	_, err = stranger.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 4, TTL: time.Minute})
 	assert.ErrorIs(t, err, counters.ErrUnavailable)
 	assert.ErrorContains(t, err, "certificate")
