@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -40,9 +39,9 @@ func (s swapOfMany) replace(ctx context.Context, r counters.Replacement) (now co
 	return now, swapped, err
 }
 
-// connectBoth returns when single operations and many have a connection each to the
-// servers. A State tells of the newest socket.
-func connectBoth(t *testing.T, m *memcached.Store, servers ...*memcachedtest.Server) {
+// connectBoth returns when single operations and many have a socket each to all servers. A
+// State tells of the newest socket.
+func connectBoth(t *testing.T, m *memcached.Store) {
 	t.Helper()
 	ctx := within(t, time.Minute)
 	require.Eventually(t, func() bool {
@@ -52,14 +51,14 @@ func connectBoth(t *testing.T, m *memcached.Store, servers ...*memcachedtest.Ser
 			_, err = swapOfMany{m}.Load(ctx, clientKey(i))
 			require.NoError(t, err)
 		}
-		return !slices.ContainsFunc(servers, func(s *memcachedtest.Server) bool { return s.Stat("curr_connections") < 3 }) // with the one that asks
+		return m.BothOpen()
 	}, time.Minute, 10*time.Millisecond)
 }
 
 func TestSwapManySwapsAsSwap(t *testing.T) {
 	t.Parallel()
-	server, m := start(t)
-	connectBoth(t, m, server)
+	_, m := start(t)
+	connectBoth(t, m)
 	storetest.RunStates(t, swapOfMany{m})
 }
 
@@ -69,14 +68,7 @@ func TestVersionsHoldOnBothSockets(t *testing.T) {
 	t.Parallel()
 	server, m := start(t)
 	many, ctx := swapOfMany{m}, within(t, time.Minute)
-	connectBoth(t, m, server)
-	require.Eventually(t, func() bool { // a socket gets its number, by which a version is known on it, a moment later
-		old, err := m.Load(ctx, "connected")
-		require.NoError(t, err)
-		_, known, err := many.Swap(ctx, "connected", old, []byte("0"), time.Minute)
-		require.NoError(t, err)
-		return known && old.Exists()
-	}, time.Minute, time.Millisecond)
+	connectBoth(t, m)
 	state, swapped, err := m.Swap(ctx, "state", counters.State{}, []byte("0"), time.Minute)
 	for i := range 6 {
 		require.NoError(t, err)
@@ -102,7 +94,7 @@ func TestVersionsOfManyDoNotSurviveARestart(t *testing.T) {
 			server, m := start(t)
 			other := open(t, memcached.Config{Servers: []string{server.Addr}})
 			many, ctx := swapOfMany{m}, within(t, time.Minute)
-			connectBoth(t, m, server)
+			connectBoth(t, m)
 			var reads counters.StateStore = m
 			if readByMany {
 				reads = many
@@ -144,7 +136,7 @@ func TestWhatIsOnlyReadIsNotSent(t *testing.T) {
 			if byMany {
 				reads, swaps = m, many
 			}
-			connectBoth(t, m, server)
+			connectBoth(t, m)
 			old, swapped, err := reads.Swap(ctx, "state", counters.State{}, []byte("old"), time.Minute)
 			require.NoError(t, err)
 			require.True(t, swapped)
@@ -197,7 +189,7 @@ func TestSwapManyDealsOutTheReplies(t *testing.T) {
 			}
 		}
 	}
-	connectBoth(t, m, servers...)
+	connectBoth(t, m)
 	var mu sync.Mutex
 	answers := make([][]string, clients)
 	blind := func(i int) bool { return i%8 == 4 }
