@@ -353,6 +353,7 @@ func TestConsoleEndsOverridesOfDots(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, http.StatusOK, status, "%s", answer)
 		b.looksAt(p.Service, "fixed", "")
+		b.shows(fmt.Sprintf("document.querySelector('#overrides tbody td')?.title === %q", name)) // the row of the name before is gone
 		b.press("#overrides tbody button")
 		b.press("#confirm-do")
 		b.shows(textIs("done", "End the override of "+name+": done."))
