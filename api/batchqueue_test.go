@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api/decide"
+	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
 	"weir/counters/memory"
@@ -125,39 +127,92 @@ func TestBatchesDontWaitForASilentServer(t *testing.T) {
 	})
 }
 
+// A countingStore calls answered for each answer that many operations get.
+type countingStore struct {
+	*memcached.Store
+	answered func()
+}
+
+func (s countingStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
+	s.Store.AddMany(ctx, keys, begin, func(i int, added []counters.Added, err error) bool {
+		s.answered()
+		return done(i, added, err)
+	})
+}
+
+func (s countingStore) SwapMany(ctx context.Context, keys []string, begin func(i int) (counters.Replacement, counters.Turn), done func(i int, now counters.State, swapped bool, err error) (again bool)) {
+	s.Store.SwapMany(ctx, keys, begin, func(i int, now counters.State, swapped bool, err error) bool {
+		s.answered()
+		return done(i, now, swapped, err)
+	})
+}
+
 // Callers who cut their connections, while a batch waits in the queue or in its middle,
 // leave nothing behind: no check is counted twice, no client is led any more, and
 // there is as much room inside as before. Those of a batch that is admitted as a
 // whole are all counted or none.
 func TestCallersWhoCutTheirConnections(t *testing.T) {
 	t.Parallel()
-	const timeout, batches, size = 2 * time.Second, 40, 100
+	const timeout, batches, size = counters.MaxTimeout, 40, 100
 	server := memcachedtest.Start(t)
 	store, err := memcached.New(memcached.Config{Servers: []string{server.Far(time.Millisecond)}, Timeout: timeout})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, store.Close()) })
+	// Once all have come they leave one after the other, each when a quarter of a batch more has
+	// been decided. Nothing more is decided before the server knows that it has left, so they
+	// do however busy the machine is.
+	var callers, at [batches]context.Context // at the server
+	var leave, gone [batches]context.CancelFunc
+	for b := range callers {
+		callers[b], leave[b] = context.WithCancel(t.Context())
+		at[b], gone[b] = context.WithCancel(t.Context())
+		defer leave[b]()
+		defer gone[b]()
+	}
+	var coming sync.WaitGroup
+	var asking atomic.Bool
+	var answers atomic.Int64
+	counting := countingStore{store, func() {
+		if !asking.Load() {
+			return
+		}
+		n := answers.Add(1)
+		coming.Wait()
+		if b := n / (size / 2); n%(size/2) == 0 && b < batches { // of two limits
+			leave[b]()
+			<-at[b].Done()
+		}
+	}}
 	s := newServiceWith(func(cfg *Config) {
 		cfg.Now, cfg.StoreTimeout = nil, timeout
-		cfg.Policies = bindLimitersFor(100_000, cfg.Metrics.InstrumentStore(store), cfg.Metrics,
+		cfg.Policies = bindLimitersFor(100_000, cfg.Metrics.InstrumentStore(counting), cfg.Metrics,
 			newPolicy("api", sliding("per-minute", 100, time.Minute, 10, "weighted"), token("burst", 100, time.Hour, 100)))
 	})
-	silence, looks := s.cfg.Metrics.Silence(), atomic.Int64{}
+	var looks atomic.Int64
 	s.queue(size, func() bool { // the queue asks again and again while a batch waits
 		looks.Add(1)
-		return silence()
+		return false
 	})
 	s.batch(t, clientChecks("first", size)...)
-	front := httptest.NewServer(s.handler)
+	asking.Store(true)
+	leave[0]()
+	coming.Add(batches - 1)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, err := strconv.Atoi(r.Header.Get("Caller"))
+		must(err)
+		context.AfterFunc(r.Context(), gone[b])
+		coming.Done()
+		s.handler.ServeHTTP(w, r)
+	}))
 	defer front.Close()
 	var all sync.WaitGroup
 	var cut atomic.Int64
 	for b := range batches {
 		all.Go(func() {
-			ctx, leave := context.WithTimeout(t.Context(), time.Duration(b)*3*time.Millisecond)
-			defer leave()
 			body := fmt.Sprintf(`{"all":%t,"checks":[%s]}`, b%2 == 0, strings.Join(clientChecks(fmt.Sprintf("b%d", b), size), ","))
-			r, err := http.NewRequestWithContext(ctx, http.MethodPost, front.URL+"/v1/check/batch", strings.NewReader(body))
+			r, err := http.NewRequestWithContext(callers[b], http.MethodPost, front.URL+"/v1/check/batch", strings.NewReader(body))
 			assert.NoError(t, err)
+			r.Header.Set("Caller", strconv.Itoa(b))
 			answer, err := front.Client().Do(r)
 			if err != nil {
 				cut.Add(1)
