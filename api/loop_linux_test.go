@@ -127,7 +127,7 @@ type caller struct {
 func callerAt(address string) caller {
 	c, err := net.Dial("tcp", address)
 	must(err)
-	must(c.SetDeadline(time.Now().Add(20 * time.Second)))
+	must(c.SetDeadline(time.Now().Add(time.Minute)))
 	return caller{c, bufio.NewReader(c)}
 }
 
