@@ -138,72 +138,83 @@ func TestABatchWhoseServerFallsSilentConsumesOnce(t *testing.T) {
 	for _, refuse := range []bool{false, true} {
 		t.Run(fmt.Sprint("refuse=", refuse), func(t *testing.T) {
 			t.Parallel()
-			// Far more than it takes to be answered, and less than a silent connection is kept for.
-			const timeout = 900 * time.Millisecond
-			const clients, limit = 800, 5
-			cut := memcachedtest.Start(t).Cut()
-			cfg := testConfig(20 * clients)
-			cfg.StoreTimeout = timeout
-			var lost atomic.Int64 // refunds, on a busy machine
-			cfg.RefundFailed = func() { lost.Add(1) }
-			cfg.Policy, cfg.Limit = strings.Repeat("p", 63), strings.Repeat("l", 63) // so that few are under way at once
-			l, err := NewTokenBucket(openMemcached(t, timeout, cut.Addr), counters.MaxWindow, 0, cfg)
-			require.NoError(t, err)
-			now := time.Now()
-			asked, others := manyRequests(clients, now, limit), manyRequests(clients, now, limit)
-			for i := range asked {
-				asked[i].Client += strings.Repeat("-", 50)
-				others[i].Client += strings.Repeat("_", 50)
-			}
-			takeAll(unhurried, l, others[:2]) // connects
-			before := cut.Passed()
-			takeAll(unhurried, l, others)
-			// Each is read and then written. However these take turns, some are written, and some aren't.
-			cut.After((cut.Passed() - before) * 3 / 4)
-
-			taken := takeMany(&counters.Deadline{At: time.Now().Add(timeout)}, l, asked)
-			admitted, failed := make([]bool, clients), 0
-			for i, one := range taken {
-				require.True(t, one.Done)
-				admitted[i] = one.Allowed
-				if one.Err != nil {
-					failed++
-					if !refuse {
-						d, err := l.TakeLocal(asked[i], one.Err)
-						require.NoError(t, err)
-						require.True(t, d.Allowed)
-						admitted[i] = true
-					}
-				}
-			}
-			assert.Greater(t, failed, 100)
-			assert.LessOrEqual(t, failed, clients-50)
-			cut.Mend()
-			require.Eventually(t, func() bool { l.Flush(); return l.Owing() == 0 }, 30*time.Second, 10*time.Millisecond)
-			fresh, err := NewTokenBucket(openMemcached(t, 0, cut.Addr), counters.MaxWindow, 0, cfg)
-			require.NoError(t, err)
-			off := 0
-			for i, r := range asked {
-				want := int64(limit)
-				if admitted[i] {
-					want--
-				}
-				left := int64(-1)
-				for end := time.Now().Add(10 * time.Second); left != want && time.Now().Before(end); {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-					d, err := fresh.Peek(ctx, r)
-					cancel()
-					if err == nil {
-						left = d.Remaining
-					}
-					if left == want-1 && lost.Load() > int64(off) {
-						off, want = off+1, left
-					}
-				}
-				require.Equal(t, want, left, "client %d of %v", i, taken[i].Err)
+			// A busy machine may answer nobody in time.
+			for end := time.Now().Add(time.Minute); !testSilentInABatch(t, refuse); {
+				require.True(t, time.Now().Before(end), "some are answered, and some aren't")
 			}
 		})
 	}
+}
+
+// testSilentInABatch reports whether some of the batch were answered in time, and some weren't:
+// else it shows nothing.
+func testSilentInABatch(t *testing.T, refuse bool) (some bool) {
+	// Far more than it takes to be answered, and less than a silent connection is kept for.
+	const timeout = 900 * time.Millisecond
+	const clients, limit = 800, 5
+	cut := memcachedtest.Start(t).Cut()
+	cfg := testConfig(20 * clients)
+	cfg.StoreTimeout = timeout
+	var lost atomic.Int64 // refunds, on a busy machine
+	cfg.RefundFailed = func() { lost.Add(1) }
+	cfg.Policy, cfg.Limit = strings.Repeat("p", 63), strings.Repeat("l", 63) // so that few are under way at once
+	l, err := NewTokenBucket(openMemcached(t, timeout, cut.Addr), counters.MaxWindow, 0, cfg)
+	require.NoError(t, err)
+	now := time.Now()
+	asked, others := manyRequests(clients, now, limit), manyRequests(clients, now, limit)
+	for i := range asked {
+		asked[i].Client += strings.Repeat("-", 50)
+		others[i].Client += strings.Repeat("_", 50)
+	}
+	takeAll(unhurried, l, others[:2]) // connects
+	before := cut.Passed()
+	takeAll(unhurried, l, others)
+	// Each is read and then written. However these take turns, some are written, and some aren't.
+	cut.After((cut.Passed() - before) * 3 / 4)
+
+	taken := takeMany(&counters.Deadline{At: time.Now().Add(timeout)}, l, asked)
+	admitted, failed := make([]bool, clients), 0
+	for i, one := range taken {
+		require.True(t, one.Done)
+		admitted[i] = one.Allowed
+		if one.Err != nil {
+			failed++
+			if !refuse {
+				d, err := l.TakeLocal(asked[i], one.Err)
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+				admitted[i] = true
+			}
+		}
+	}
+	cut.Mend()
+	require.Eventually(t, func() bool { l.Flush(); return l.Owing() == 0 }, 30*time.Second, 10*time.Millisecond)
+	if failed <= 100 || failed > clients-50 {
+		return false
+	}
+	fresh, err := NewTokenBucket(openMemcached(t, 0, cut.Addr), counters.MaxWindow, 0, cfg)
+	require.NoError(t, err)
+	off := 0
+	for i, r := range asked {
+		want := int64(limit)
+		if admitted[i] {
+			want--
+		}
+		left := int64(-1)
+		for end := time.Now().Add(10 * time.Second); left != want && time.Now().Before(end); {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			d, err := fresh.Peek(ctx, r)
+			cancel()
+			if err == nil {
+				left = d.Remaining
+			}
+			if left == want-1 && lost.Load() > int64(off) {
+				off, want = off+1, left
+			}
+		}
+		require.Equal(t, want, left, "client %d of %v", i, taken[i].Err)
+	}
+	return true
 }
 
 // The server forgets everything in the middle of batches, again and again. What
