@@ -1,0 +1,50 @@
+package cas
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memory"
+)
+
+// A client has a limit of 10 by one instance and of 1000 by another. The store loses the bucket,
+// and each puts back what it knows of it. What the other had consumed has drained by then, so
+// that it gives back nothing of what the first has in use.
+func TestARefundOfWhatHasDrainedByAHigherLimit(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil)
+	here, err := NewTokenBucket(store, time.Minute, 0, testConfig(10))
+	require.NoError(t, err)
+	there, err := NewTokenBucket(store, time.Minute, 0, testConfig(10))
+	require.NoError(t, err)
+	start := clock(t, "12:00:01")
+	at := func(after time.Duration, cost, limit int64) counters.Request {
+		return counters.Request{Client: "c", Cost: cost, Limit: limit, Now: start.Add(after)}
+	}
+	takes := func(l *TokenBucket, r counters.Request) counters.Decision {
+		t.Helper()
+		d, err := l.Take(t.Context(), r)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		return d
+	}
+	takes(there, at(0, 1, 10))
+	takes(here, at(1, 9, 10))
+	require.NoError(t, store.Delete(t.Context(), []string{testKeys.StateKey("c")}))
+	first := at(time.Millisecond, 20, 1000)
+	taken := takes(there, first)
+	takes(there, at(time.Second, 20, 1000))
+	takes(there, at(2200*time.Millisecond, 1, 1000)) // 16.7 a second drain: a few are left
+	last := at(2201*time.Millisecond, 1, 10)
+	d, err := here.Take(t.Context(), last) // 10 were in use 2.2 s ago
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	require.NoError(t, there.Refund(t.Context(), first, taken))
+	d, err = here.Peek(t.Context(), last)
+	require.NoError(t, err)
+	assert.Zero(t, d.Remaining)
+}
