@@ -237,8 +237,8 @@ func (w *work[S]) healNext(take bool) {
 	}
 }
 
-// denyForOthers denies a call that doesn't fit beside what the others are thought to the others are thought to
-// have still to tell the store, and to admit meanwhile. A renewal isn't: its lease is held.
+// denyForOthers denies a call that doesn't fit beside what the others are thought to have
+// still to tell the store, and to admit meanwhile. A renewal isn't: its lease is held.
 func (w *work[S]) denyForOthers(call *call[S]) bool {
 	expected := w.expected()
 	if !w.next.mayTell || w.cfg.CountDenied || call.Request.Renews != 0 {
