@@ -71,11 +71,7 @@ func (f *family[S]) decideAlone(s S, b belief[S], r *counters.Request) counters.
 
 // Alone implements ledger.Family.
 func (f *family[S]) Alone(a *account[S], r counters.Request, ref any) counters.Decision {
-	l := &f.rules
-	was, _ := ref.(*flight[S])
-	if was != nil && was.account != a { // that has made room for another client's
-		was = nil
-	}
+	was := a.flightOf(ref)
 	if was != nil && was == a.flight {
 		was.leave(&r) // else it would be in its own way, as it is under way
 	}
@@ -83,10 +79,24 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, ref any) counters.D
 	if d := f.decideAlone(s, b, &r); r.Cost == 0 || !d.Allowed && !f.cfg.CountDenied {
 		return d
 	}
-	after, d := l.step(s, r)
-	due := newDebt(r, d)
+	after, d := f.step(s, r)
+	due := f.debtAlone(after, d, &r, was)
+	// Of a flight that was taken for done, or is from before a reset, learn says what is due.
+	if due.flights == 0 || was == a.flight || slices.Contains(a.flights, was) {
+		a.owe(&f.rules, due)
+		a.tidy(&f.rules)
+	}
+	d.Receipt = counters.Receipt{Alone: due, Position: due.position}
+	f.besideOthers(a, b.share, &r, &d)
+	return d
+}
+
+// debtAlone returns the debt that r becomes, which d has admitted alone, or counts as denied:
+// that of its flight, if it was part of one. The state after it is after.
+func (f *family[S]) debtAlone(after S, d counters.Decision, r *counters.Request, was *flight[S]) *debt {
+	due := newDebt(*r, d)
 	due.generation = 0 // it isn't consumed yet
-	if failed := was.failed(&r, due.kind); failed != nil {
+	if failed := was.failed(r, due.kind); failed != nil {
 		due = failed
 		due.lower(-r.Cost)
 	}
@@ -95,20 +105,21 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, ref any) counters.D
 		due.now, due.generation = max(due.now, level.time), 0
 		due.remaining, due.part = d.Remaining, (window-level.part)%window
 	}
-	// Of a flight that was taken for done, or is from before a reset, learn says what is due.
-	if due.flights == 0 || was == a.flight || slices.Contains(a.flights, was) {
-		a.owe(l, due)
-		a.tidy(l)
+	return due
+}
+
+// besideOthers has d, which has admitted r alone, say what is left beside what others are
+// thought to have admitted, by a process with such a share.
+func (f *family[S]) besideOthers(a *account[S], share float64, r *counters.Request, d *counters.Decision) {
+	b := a.believe(&f.rules, share)
+	if !d.Allowed || b.others == 0 {
+		return
 	}
-	d.Receipt = counters.Receipt{Alone: due, Position: due.position}
-	if b = a.believe(l, b.share); d.Allowed && b.others > 0 {
-		left := f.peek(a.underWay(l, l.clone(b.state)), r)
-		d.Remaining, d.ResetAfter = left.Remaining, left.ResetAfter
-		if f.cfg.CountDenied {
-			d.FitsAfter = max(left.FitsAfter, left.RetryAfter)
-		}
+	left := f.peek(a.underWay(&f.rules, f.clone(b.state)), *r)
+	d.Remaining, d.ResetAfter = left.Remaining, left.ResetAfter
+	if f.cfg.CountDenied {
+		d.FitsAfter = max(left.FitsAfter, left.RetryAfter)
 	}
-	return d
 }
 
 // Leave implements ledger.Family: it answers if others have held the process up.

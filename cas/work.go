@@ -405,6 +405,22 @@ func (w *work[S]) forestalled() bool {
 // look takes over what the store has, and what has become of the flight, if there
 // was one. It returns the time of the answer.
 func (w *work[S]) look(f *flight[S]) (read time.Time) {
+	w.expectOthers()
+	if f != nil && !w.swapped {
+		w.a.undone(&w.rules, f)
+	}
+	switch {
+	case w.a.last.origin.reset > w.reset: // by this process: what was found, or written, may be from before it
+		return time.Now()
+	case w.swapped:
+		return w.afterSwap(f)
+	}
+	return w.afterRead()
+}
+
+// expectOthers notes that the store has answered: what was admitted alone stands for itself
+// from now on, and what others are thought to have admitted beside it they have to tell.
+func (w *work[S]) expectOthers() {
 	a, l, next := w.a, &w.rules, &w.next
 	if a.admittedAlone() {
 		a.expected, _ = w.untold(a, l.tell(l.clone(a.last.decoded), a.due...), next.latest)
@@ -414,39 +430,41 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 		d.old = true
 	}
 	a.belief = nil
-	if f != nil && !w.swapped {
-		a.undone(l, f)
+}
+
+// afterSwap takes over the state that the flight has written.
+func (w *work[S]) afterSwap(f *flight[S]) (read time.Time) {
+	a, l, next := w.a, &w.rules, &w.next
+	before := a.last.decoded
+	read = l.wrote(w.now, next, &a.last)
+	if expected := w.expected(); expected > 0 {
+		a.expected = expected
 	}
-	switch {
-	case a.last.origin.reset > w.reset: // by this process: what was found, or written, may be from before it
-		return time.Now()
-	case w.swapped:
-		before := a.last.decoded
-		read = l.wrote(w.now, next, &a.last)
-		if expected := w.expected(); expected > 0 {
-			a.expected = expected
-		}
-		if w.wroteBefore && w.old.Exists() { // else what others have consumed before may be gone
-			own := l.since(before, next.to, *next.latest)
-			w.book.Note(&a.share, own, own)
-		}
-		a.landed(l, f)
-	default:
-		var seen snapshot[S]
-		read = l.see(w.now, next, &seen)
-		present, _ := w.began(seen.decoded)
-		if generation, _ := w.began(a.last.decoded); generation != present && len(a.flights) == 0 && !w.cfg.frees {
-			a.last.decoded = a.forgo(l, l.clone(a.last.decoded), generation)
-		}
-		l.restore(&seen, &a.last, *next.latest)
-		if len(a.flights) == 0 {
-			more := l.since(a.last.decoded, seen.decoded, *next.latest)
-			if a.expected = max(0, a.expected-more); w.wroteBefore {
-				w.book.Note(&a.share, 0, more)
-			}
-		}
-		a.see(l, &seen, w.now.Value)
+	if w.wroteBefore && w.old.Exists() { // else what others have consumed before may be gone
+		own := l.since(before, next.to, *next.latest)
+		w.book.Note(&a.share, own, own)
 	}
+	a.landed(l, f)
+	return read
+}
+
+// afterRead takes over the state that was found, be it one that others have written.
+func (w *work[S]) afterRead() (read time.Time) {
+	a, l, next := w.a, &w.rules, &w.next
+	var seen snapshot[S]
+	read = l.see(w.now, next, &seen)
+	present, _ := w.began(seen.decoded)
+	if generation, _ := w.began(a.last.decoded); generation != present && len(a.flights) == 0 && !w.cfg.frees {
+		a.last.decoded = a.forgo(l, l.clone(a.last.decoded), generation)
+	}
+	l.restore(&seen, &a.last, *next.latest)
+	if len(a.flights) == 0 {
+		more := l.since(a.last.decoded, seen.decoded, *next.latest)
+		if a.expected = max(0, a.expected-more); w.wroteBefore {
+			w.book.Note(&a.share, 0, more)
+		}
+	}
+	a.see(l, &seen, w.now.Value)
 	return read
 }
 

@@ -107,8 +107,8 @@ var steps = []fix{
 		"		f.wrote(state, &next, &a.last)\n",
 		"		if !BUG {\n			f.wrote(state, &next, &a.last)\n		}\n"}, nil},
 	{"a process believes what it wrote before its reset", "reason", takeOut{"cas/work.go",
-		"	case a.last.origin.reset > w.reset:",
-		"	case !(BUG && w.swapped) && a.last.origin.reset > w.reset:"}, nil},
+		"	case w.a.last.origin.reset > w.reset:",
+		"	case !(BUG && w.swapped) && w.a.last.origin.reset > w.reset:"}, nil},
 
 	// Buckets and logs: flights.
 	{"nobody waits to be told of a flight", "reason", takeOut{"cas/work.go",
