@@ -32,18 +32,18 @@ type Many[A any] struct {
 	kind     Kind
 	requests []counters.Request
 	done     func(i int, t counters.Taken)
-	checks   []check[A] // of those that the store is asked about
-	// Keys has a key of each check, by which a store finds its server.
+	groups   []group[A] // that the store is asked about
+	// Keys has a key of each group, by which a store finds its server.
 	Keys []string
 	slow *counters.Workers
 	busy counters.Busy
 }
 
-// A check is one that the store is asked about.
-type check[A any] struct {
+// A group is the requests of a client that the store is asked about.
+type group[A any] struct {
 	number int   // of the request
 	more   []int // of other requests of the client
-	client *Client[A]
+	record *Record[A]
 	batch  *Batch[A] // while the client is led
 	work   Work[A]   // the same
 	asks   bool      // the work has decided what to ask next
@@ -81,7 +81,7 @@ const refundDelay = 20 * time.Millisecond
 
 // A refund is what a client is given back soon.
 type refund[A any] struct {
-	client  *Client[A]
+	record  *Record[A]
 	request counters.Request
 	told    func(panicked any) // nil if nobody waits
 	done    bool
@@ -97,10 +97,10 @@ func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken 
 	c, tell, err := b.refund(r, taken)
 	switch {
 	case tell && b.TakesMany():
-		b.soon(ctx, refund[A]{client: c, request: r, told: told})
+		b.soon(ctx, refund[A]{record: c, request: r, told: told})
 		return nil
 	case tell:
-		err = b.tell(ctx, Request[A]{Request: r, Kind: Tells, Client: c})
+		err = b.tell(ctx, Request[A]{Request: r, Kind: Tells, Record: c})
 	}
 	if told != nil {
 		told(nil)
@@ -146,7 +146,7 @@ func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 		}
 	})
 	for i := range refunds {
-		m.add(i, refunds[i].client)
+		m.add(i, refunds[i].record)
 	}
 	var panicked any
 	func() {
@@ -159,11 +159,11 @@ func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 		case panicked != nil:
 			b.ended(f, panicked)
 		case f.told == nil:
-			b.tellLater(f.client, f.request)
+			b.tellLater(f.record, f.request)
 		default: // others are asking about the client, most likely
 			b.config.Options.Refunds.Go(func() {
 				defer func() { f.told(recover()) }()
-				_ = b.tell(ctx, Request[A]{Request: f.request, Kind: Tells, Client: f.client})
+				_ = b.tell(ctx, Request[A]{Request: f.request, Kind: Tells, Record: f.record})
 			})
 		}
 	}
@@ -172,7 +172,7 @@ func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 // ended notes that the store was told of f, or that this has panicked.
 func (b *ManyBook[A]) ended(f *refund[A], panicked any) {
 	f.done = true
-	b.remind(f.client, f.request)
+	b.remind(f.record, f.request)
 	if f.told != nil {
 		f.told(panicked)
 	}
@@ -182,7 +182,7 @@ func (b *ManyBook[A]) ended(f *refund[A], panicked any) {
 func (b *ManyBook[A]) many(ctx context.Context, kind Kind, requests []counters.Request, done func(i int, t counters.Taken)) *Many[A] {
 	return &Many[A]{
 		ManyBook: b, ctx: ctx, kind: kind, requests: requests, done: done,
-		checks: make([]check[A], 0, len(requests)), Keys: make([]string, 0, len(requests)),
+		groups: make([]group[A], 0, len(requests)), Keys: make([]string, 0, len(requests)),
 		slow: counters.SlowWorkers(b.config.Options.StoreTimeout),
 	}
 }
@@ -196,14 +196,14 @@ func (m *Many[A]) ask() {
 }
 
 // add notes that the store is to be asked for the request of that number, of that client.
-func (m *Many[A]) add(i int, c *Client[A]) {
-	if n := len(m.checks); n > 0 && m.checks[n-1].client == c {
-		m.checks[n-1].more = append(m.checks[n-1].more, i)
+func (m *Many[A]) add(i int, c *Record[A]) {
+	if n := len(m.groups); n > 0 && m.groups[n-1].record == c {
+		m.groups[n-1].more = append(m.groups[n-1].more, i)
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m.checks = append(m.checks, check[A]{number: i, client: c})
+	m.groups = append(m.groups, group[A]{number: i, record: c})
 	m.Keys = append(m.Keys, m.Key(&c.Account, m.requests[i].Client))
 }
 
@@ -223,10 +223,10 @@ func (m *Many[A]) know(i int) {
 	m.add(i, c)
 }
 
-// answer calls done for all requests of a check.
-func (m *Many[A]) answer(c *check[A], t counters.Taken) {
-	m.done(c.number, t)
-	for _, i := range c.more {
+// answer calls done for all requests of a group.
+func (m *Many[A]) answer(g *group[A], t counters.Taken) {
+	m.done(g.number, t)
+	for _, i := range g.more {
 		m.done(i, t)
 	}
 }
@@ -234,40 +234,40 @@ func (m *Many[A]) answer(c *check[A], t counters.Taken) {
 // Begin leads the client of that number, unless it does already, and returns its
 // work if the store is to do its exchange now.
 func (m *Many[A]) Begin(i int) (_ Work[A], turn counters.Turn) {
-	c := &m.checks[i]
-	defer m.rescue(c)
-	if c.batch == nil {
-		r := &m.requests[c.number]
-		c.batch = m.combiner.Begin(r.Client, Request[A]{Request: *r, Kind: m.kind, Client: c.client})
-		if c.batch == nil {
-			if m.busy.TryAgain(&c.tries) {
+	g := &m.groups[i]
+	defer m.rescue(g)
+	if g.batch == nil {
+		r := &m.requests[g.number]
+		g.batch = m.combiner.Begin(r.Client, Request[A]{Request: *r, Kind: m.kind, Record: g.record})
+		if g.batch == nil {
+			if m.busy.TryAgain(&g.tries) {
 				return nil, counters.Later
 			}
-			if len(c.more) > 0 {
-				m.queue(c)
+			if len(g.more) > 0 {
+				m.queue(g)
 			} else {
-				m.done(c.number, counters.Taken{})
+				m.done(g.number, counters.Taken{})
 			}
 			return nil, counters.Never
 		}
-		for _, i := range c.more {
-			m.combiner.Add(c.batch, Request[A]{Request: m.requests[i], Kind: m.kind, Client: c.client})
+		for _, i := range g.more {
+			m.combiner.Add(g.batch, Request[A]{Request: m.requests[i], Kind: m.kind, Record: g.record})
 		}
-		c.work = m.begin(m.ctx, c.client, r.Client, c.batch)
+		g.work = m.startWork(m.ctx, g.record, r.Client, g.batch)
 	}
-	if !c.asks {
-		if turn := m.plan(c); turn != counters.Now {
+	if !g.asks {
+		if turn := m.plan(g); turn != counters.Now {
 			return nil, turn
 		}
 	}
-	c.asks = false
-	return c.work, counters.Now
+	g.asks = false
+	return g.work, counters.Now
 }
 
 // queue has the requests of a client whom others ask about decided as Take would, but
 // that those which wait for the same leader need one goroutine.
-func (m *Many[A]) queue(c *check[A]) {
-	waiting := append([]int{c.number}, c.more...)
+func (m *Many[A]) queue(g *group[A]) {
+	waiting := append([]int{g.number}, g.more...)
 	m.slow.Go(func() {
 		defer func() {
 			if cause := recover(); cause != nil {
@@ -279,7 +279,7 @@ func (m *Many[A]) queue(c *check[A]) {
 		for len(waiting) > 0 {
 			var requests []Request[A]
 			for _, i := range waiting {
-				requests = append(requests, Request[A]{Request: m.requests[i], Kind: m.kind, Client: c.client})
+				requests = append(requests, Request[A]{Request: m.requests[i], Kind: m.kind, Record: g.record})
 			}
 			var more []counters.Taken // if the first leads
 			d, err := m.combiner.Do(m.ctx, requests[0].Request.Client, requests[0], requests[1:], func(_ int, d counters.Decision, err error) {
@@ -299,14 +299,14 @@ func (m *Many[A]) queue(c *check[A]) {
 	})
 }
 
-// plan says when the store is to do what a check asks next together with others.
-func (m *Many[A]) plan(c *check[A]) counters.Turn {
-	switch m.next(c.client, c.work) {
+// plan says when the store is to do what a group asks next together with others.
+func (m *Many[A]) plan(g *group[A]) counters.Turn {
+	switch m.nextStep(g.record, g.work) {
 	case Over:
-		m.conclude(c)
+		m.conclude(g)
 		return counters.Never
 	case Apart:
-		m.goOn(c)
+		m.goOn(g)
 		return counters.Never
 	case Waits:
 		return counters.Later
@@ -314,16 +314,16 @@ func (m *Many[A]) plan(c *check[A]) counters.Turn {
 	return counters.Now
 }
 
-// goOn does the exchange of a check apart from others, and the rest too.
-func (m *Many[A]) goOn(c *check[A]) {
+// goOn does the exchange of a group apart from others, and the rest too.
+func (m *Many[A]) goOn(g *group[A]) {
 	m.slow.Go(func() {
-		defer m.rescue(c)
-		r := &m.requests[c.number]
-		c.work.Exchange(m.ctx)
-		for m.finish(c.client, c.work, r) && m.next(c.client, c.work) != Over {
-			c.work.Exchange(m.ctx)
+		defer m.rescue(g)
+		r := &m.requests[g.number]
+		g.work.Exchange(m.ctx)
+		for m.finishStep(g.record, g.work, r) && m.nextStep(g.record, g.work) != Over {
+			g.work.Exchange(m.ctx)
 		}
-		m.conclude(c)
+		m.conclude(g)
 	})
 }
 
@@ -331,52 +331,48 @@ func (m *Many[A]) goOn(c *check[A]) {
 // has said into its work. If err isn't nil, it was never begun. It reports whether
 // Begin is to be called again.
 func (m *Many[A]) Finish(i int, err error, said func(Work[A])) (again bool) {
-	c := &m.checks[i]
-	defer m.rescue(c)
-	if c.batch == nil {
-		t := counters.Taken{Err: err, Done: true}
-		if errors.Is(err, counters.ErrNotAdded) {
-			t = counters.Taken{}
-		}
-		m.answer(c, t)
+	g := &m.groups[i]
+	defer m.rescue(g)
+	if g.batch == nil {
+		m.answer(g, taken(counters.Decision{}, err))
 		return false
 	}
-	said(c.work)
-	if !m.finish(c.client, c.work, &m.requests[c.number]) {
-		m.conclude(c)
+	said(g.work)
+	if !m.finishStep(g.record, g.work, &m.requests[g.number]) {
+		m.conclude(g)
 		return false
 	}
-	turn := m.plan(c)
+	turn := m.plan(g)
 	if err != nil && turn != counters.Never { // the store doesn't begin it again
-		m.goOn(c)
+		m.goOn(g)
 		return false
 	}
-	c.asks = turn == counters.Now
+	g.asks = turn == counters.Now
 	return turn != counters.Never
 }
 
 // Apart ends an exchange that the store wouldn't do together with others: it is
 // done apart.
 func (m *Many[A]) Apart(i int) {
-	c := &m.checks[i]
-	if c.batch == nil {
-		m.answer(c, counters.Taken{})
+	g := &m.groups[i]
+	if g.batch == nil {
+		m.answer(g, counters.Taken{})
 		return
 	}
-	m.goOn(c)
+	m.goOn(g)
 }
 
-// conclude ends a check whose calls have been answered. What the store wouldn't do
+// conclude ends a group whose calls have been answered. What the store wouldn't do
 // together with others is left to Take.
-func (m *Many[A]) conclude(c *check[A]) {
-	calls := c.batch.Calls()
+func (m *Many[A]) conclude(g *group[A]) {
+	calls := g.batch.Calls()
 	m.config.Options.Batch(len(calls))
 	var more []counters.Taken
-	for _, call := range calls[1 : 1+len(c.more)] {
+	for _, call := range calls[1 : 1+len(g.more)] {
 		more = append(more, taken(call.Result, call.Err))
 	}
-	m.done(c.number, taken(m.release(c, true, nil)))
-	for k, i := range c.more {
+	m.done(g.number, taken(m.release(g, true, nil)))
+	for k, i := range g.more {
 		m.done(i, more[k])
 	}
 }
@@ -388,40 +384,40 @@ func taken(d counters.Decision, err error) counters.Taken {
 	return counters.Taken{Decision: d, Err: err, Done: true}
 }
 
-// release hands the client of a check over. Its calls fail if they weren't answered, as
+// release hands the client of a group over. Its calls fail if they weren't answered, as
 // a panic with cause has ended it.
-func (m *Many[A]) release(c *check[A], answered bool, cause any) (counters.Decision, error) {
-	b, r := c.batch, &m.requests[c.number]
-	if c.work != nil { // else it hasn't begun
-		m.Book.end(c.client, c.work, b, r, &answered)
+func (m *Many[A]) release(g *group[A], answered bool, cause any) (counters.Decision, error) {
+	b, r := g.batch, &m.requests[g.number]
+	if g.work != nil { // else it hasn't begun
+		m.endWork(g.record, g.work, b, r, &answered)
 	}
-	if c.batch, c.work = nil, nil; !answered {
+	if g.batch, g.work = nil, nil; !answered {
 		b.Fail(cause)
 	}
 	return m.combiner.End(r.Client, b)
 }
 
-// rescue answers a check whose decision has panicked: the others go on.
-func (m *Many[A]) rescue(c *check[A]) {
+// rescue answers a group whose decision has panicked: the others go on.
+func (m *Many[A]) rescue(g *group[A]) {
 	cause := recover()
 	if cause == nil {
 		return
 	}
-	if c.batch == nil { // it has been answered
+	if g.batch == nil { // it has been answered
 		panic(cause)
 	}
 	stack := debug.Stack()
-	_, _ = m.release(c, false, cause)
-	m.answer(c, counters.Taken{Panic: cause, Stack: stack})
+	_, _ = m.release(g, false, cause)
+	m.answer(g, counters.Taken{Panic: cause, Stack: stack})
 }
 
-// end returns when all checks have ended. Those that a panic of the store has
+// end returns when all groups have ended. Those that a panic of the store has
 // cut short fail, and who has joined them.
 func (m *Many[A]) end() {
 	m.slow.Wait()
-	for i := range m.checks {
-		if c := &m.checks[i]; c.batch != nil {
-			_, _ = m.release(c, false, nil)
+	for i := range m.groups {
+		if g := &m.groups[i]; g.batch != nil {
+			_, _ = m.release(g, false, nil)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"weir/counters/combiner"
 )
 
-// A Client is a client's account of type A, and its lock.
-type Client[A any] struct {
+// A Record is what a Book keeps of a client: its account, of type A, and the lock of that.
+type Record[A any] struct {
 	mu      sync.Mutex
 	spent   bool // nothing remained for a call of the last batch: the next may need no store
 	Account A
@@ -30,7 +30,7 @@ const (
 type Request[A any] struct {
 	counters.Request
 	Kind   Kind
-	Client *Client[A]
+	Record *Record[A]
 	// Flight is the last flight that may have counted the call, nil if none may. Its
 	// leader sets it before it claims the call: a caller who leaves knows by it what may
 	// still count.

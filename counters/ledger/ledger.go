@@ -71,16 +71,16 @@ type Config[A any] struct {
 type Book[A any] struct {
 	Share
 	config   Config[A]
-	clients  *cache.Cache[Client[A]]
+	clients  *cache.Cache[Record[A]]
 	combiner *combiner.Combiner[Request[A], counters.Decision]
-	owing    *reconcile.Queue[*Client[A]]
+	owing    *reconcile.Queue[*Record[A]]
 	works    sync.Pool // of Work[A]
 }
 
 // Open makes b the book of a limiter. The options have no zero values.
 func (b *Book[A]) Open(c Config[A]) {
 	b.config = c
-	b.clients = cache.New[Client[A]](c.Clients)
+	b.clients = cache.New[Record[A]](c.Clients)
 	b.combiner = combiner.New(b.lead)
 	b.owing = reconcile.New(c.Clients, c.Options.Refunds, b.tellDue)
 	b.works.New = func() any { return c.NewWork() }
@@ -97,14 +97,14 @@ func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decisi
 	}
 	c := b.clients.Get(r.Client)
 	if r.Cost == 0 { // what it learns is remembered, as of any check
-		return b.ask(ctx, Request[A]{Request: r, Kind: Peeks, Client: c})
+		return b.ask(ctx, Request[A]{Request: r, Kind: Peeks, Record: c})
 	}
 	if d, denied := b.denyAhead(c, r); denied {
 		return d, nil
 	}
 	ctx, cancel := b.within(ctx, r.Now)
 	defer cancel()
-	q := Request[A]{Request: r, Client: c} // as ask does, without a hop
+	q := Request[A]{Request: r, Record: c} // as ask does, without a hop
 	d, err := b.combiner.Do(ctx, r.Client, q, nil, nil)
 	if err != nil {
 		return b.abandon(ctx, q, d, err)
@@ -115,7 +115,7 @@ func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decisi
 // denyAhead decides r if the answer is a denial that needs no store: the whole limit was in
 // use a moment ago. Where something remains another instance may have taken it since, and
 // then this one would promise too much.
-func (b *Book[A]) denyAhead(c *Client[A], r counters.Request) (d counters.Decision, denied bool) {
+func (b *Book[A]) denyAhead(c *Record[A], r counters.Request) (d counters.Decision, denied bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.spent || b.config.Options.CountDenied {
@@ -134,9 +134,9 @@ func (b *Book[A]) Peek(ctx context.Context, r counters.Request) (counters.Decisi
 	}
 	c := b.clients.Find(r.Client)
 	if c == nil { // who only looks takes no room from those who are remembered
-		c = new(Client[A])
+		c = new(Record[A])
 	}
-	return b.ask(ctx, Request[A]{Request: r, Kind: Peeks, Client: c})
+	return b.ask(ctx, Request[A]{Request: r, Kind: Peeks, Record: c})
 }
 
 // ask has q answered by a leader.
@@ -157,12 +157,12 @@ func (b *Book[A]) abandon(ctx context.Context, q Request[A], d counters.Decision
 		return d, err
 	}
 	deadline, _ := ctx.Deadline()
-	q.Client.mu.Lock()
-	defer q.Client.mu.Unlock()
+	q.Record.mu.Lock()
+	defer q.Record.mu.Unlock()
 	if left != nil {
 		err = Failed(err, left.Call.Request.Flight)
 	}
-	if d, answered := b.config.Family.Leave(&q.Client.Account, q.Request, deadline, err); answered && q.Kind != Tells {
+	if d, answered := b.config.Family.Leave(&q.Record.Account, q.Request, deadline, err); answered && q.Kind != Tells {
 		return d, nil
 	}
 	return d, err
@@ -261,16 +261,16 @@ func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters
 	if !tell {
 		return err
 	}
-	return b.tell(ctx, Request[A]{Request: r, Kind: Tells, Client: c})
+	return b.tell(ctx, Request[A]{Request: r, Kind: Tells, Record: c})
 }
 
 // refund notes that r is given back to the client that it returns, and reports whether the
 // store is to be told.
-func (b *Book[A]) refund(r counters.Request, taken counters.Decision) (c *Client[A], tell bool, err error) {
+func (b *Book[A]) refund(r counters.Request, taken counters.Decision) (c *Record[A], tell bool, err error) {
 	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
 		return nil, false, err
 	}
-	c, alone := taken.Receipt.Client.(*Client[A]) // which may have made room for another's
+	c, alone := taken.Receipt.Client.(*Record[A]) // which may have made room for another's
 	if !alone {
 		c = b.clients.Get(r.Client)
 	}
@@ -294,25 +294,25 @@ func (b *Book[A]) Charge(ctx context.Context, r counters.Request) error {
 	c.mu.Lock()
 	b.config.Family.Charge(&c.Account, r)
 	c.mu.Unlock()
-	return b.tell(ctx, Request[A]{Request: r, Kind: Tells, Client: c})
+	return b.tell(ctx, Request[A]{Request: r, Kind: Tells, Record: c})
 }
 
 // tell has the store told what is due of the client of q, now or else later.
 func (b *Book[A]) tell(ctx context.Context, q Request[A]) error {
 	_, err := b.ask(ctx, q)
 	if err != nil {
-		b.tellLater(q.Client, q.Request)
+		b.tellLater(q.Record, q.Request)
 	} else {
-		b.remind(q.Client, q.Request)
+		b.remind(q.Record, q.Request)
 	}
 	return err
 }
 
 // tellDue has the store told what is due of a client, be it remembered or not: one that
 // had to make room for others while the store was gone has been admitted all the same.
-func (b *Book[A]) tellDue(c *Client[A], r counters.Request) error {
+func (b *Book[A]) tellDue(c *Record[A], r counters.Request) error {
 	return b.config.Options.Unhurried(b.config.Timeouts, func(ctx context.Context) error {
-		_, err := b.combiner.Do(ctx, r.Client, Request[A]{Request: r, Kind: Tells, Client: c}, nil, nil)
+		_, err := b.combiner.Do(ctx, r.Client, Request[A]{Request: r, Kind: Tells, Record: c}, nil, nil)
 		if err == nil {
 			b.remind(c, r)
 		}
@@ -322,7 +322,7 @@ func (b *Book[A]) tellDue(c *Client[A], r counters.Request) error {
 
 // remind has what is due of a client told later, if anything is: its leader may have
 // had another account of it.
-func (b *Book[A]) remind(c *Client[A], r counters.Request) {
+func (b *Book[A]) remind(c *Record[A], r counters.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if b.config.Family.Owes(&c.Account) {
@@ -332,7 +332,7 @@ func (b *Book[A]) remind(c *Client[A], r counters.Request) {
 
 // tellLater has the store told while nobody waits, and again later if that
 // fails.
-func (b *Book[A]) tellLater(c *Client[A], r counters.Request) {
+func (b *Book[A]) tellLater(c *Record[A], r counters.Request) {
 	b.owing.Add(c, r)
 	b.config.Options.Refunds.Go(func() { _ = b.tellDue(c, r) })
 }
@@ -374,18 +374,18 @@ func (b *Book[A]) Change(client string, do func(*A)) {
 // for lost what the new one gives back of its own.
 func (b *Book[A]) lead(ctx context.Context, name string, batch *Batch[A]) {
 	calls := batch.Calls()
-	c := calls[0].Request.Client
+	c := calls[0].Request.Record
 	for _, call := range calls[1:] {
 		if call.Request.Kind != Peeks { // who only looks may have an account of its own
-			c = call.Request.Client
+			c = call.Request.Record
 			break
 		}
 	}
-	w, r := b.begin(ctx, c, name, batch), calls[0].Request.Request
+	w, r := b.startWork(ctx, c, name, batch), calls[0].Request.Request
 	completed := false
-	defer b.end(c, w, batch, &r, &completed)
-	for b.next(c, w) != Over {
-		if w.Exchange(ctx); !b.finish(c, w, &r) {
+	defer b.endWork(c, w, batch, &r, &completed)
+	for b.nextStep(c, w) != Over {
+		if w.Exchange(ctx); !b.finishStep(c, w, &r) {
 			break
 		}
 	}
@@ -393,7 +393,7 @@ func (b *Book[A]) lead(ctx context.Context, name string, batch *Batch[A]) {
 	b.config.Options.Batch(len(batch.Calls()))
 }
 
-func (b *Book[A]) begin(ctx context.Context, c *Client[A], name string, batch *Batch[A]) Work[A] {
+func (b *Book[A]) startWork(ctx context.Context, c *Record[A], name string, batch *Batch[A]) Work[A] {
 	w := b.works.Get().(Work[A])
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -401,13 +401,13 @@ func (b *Book[A]) begin(ctx context.Context, c *Client[A], name string, batch *B
 	return w
 }
 
-func (b *Book[A]) next(c *Client[A], w Work[A]) Step {
+func (b *Book[A]) nextStep(c *Record[A], w Work[A]) Step {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return w.Next()
 }
 
-func (b *Book[A]) finish(c *Client[A], w Work[A], r *counters.Request) (more bool) {
+func (b *Book[A]) finishStep(c *Record[A], w Work[A], r *counters.Request) (more bool) {
 	more, flown := b.finishLocked(c, w)
 	for _, f := range flown {
 		b.await(c, r, f)
@@ -415,14 +415,14 @@ func (b *Book[A]) finish(c *Client[A], w Work[A], r *counters.Request) (more boo
 	return more
 }
 
-func (b *Book[A]) finishLocked(c *Client[A], w Work[A]) (bool, []Flown) {
+func (b *Book[A]) finishLocked(c *Record[A], w Work[A]) (bool, []Flown) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return w.Finish()
 }
 
 // await has the account told of a flight when the store tells.
-func (b *Book[A]) await(c *Client[A], r *counters.Request, f Flown) {
+func (b *Book[A]) await(c *Record[A], r *counters.Request, f Flown) {
 	began, due := time.Now(), *r
 	f.Late.WhenKnown(func(err error) {
 		due.Now = due.Now.Add(time.Since(began))
@@ -430,7 +430,7 @@ func (b *Book[A]) await(c *Client[A], r *counters.Request, f Flown) {
 	})
 }
 
-func (b *Book[A]) learn(c *Client[A], r counters.Request, flight any, o Outcome) {
+func (b *Book[A]) learn(c *Record[A], r counters.Request, flight any, o Outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b.config.Family.Learn(&c.Account, flight, o)
@@ -439,9 +439,9 @@ func (b *Book[A]) learn(c *Client[A], r counters.Request, flight any, o Outcome)
 	}
 }
 
-// end gives w back, and notes whether something is due, unless a panic has cut it short:
+// endWork gives w back, and notes whether something is due, unless a panic has cut it short:
 // what that has left in w nobody can know.
-func (b *Book[A]) end(c *Client[A], w Work[A], batch *Batch[A], r *counters.Request, completed *bool) {
+func (b *Book[A]) endWork(c *Record[A], w Work[A], batch *Batch[A], r *counters.Request, completed *bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.End()

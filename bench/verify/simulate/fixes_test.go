@@ -40,8 +40,8 @@ type takeOut struct{ file, code, broken string }
 var fixes = []fix{
 	// The ledger, which both families stand on.
 	{"a refund has only what is left of its check's time", "reason", takeOut{"counters/ledger/ledger.go",
-		"	if err != nil {\n		b.tellLater(q.Client, q.Request)",
-		"	if err != nil && !BUG {\n		b.tellLater(q.Client, q.Request)"}, nil},
+		"	if err != nil {\n		b.tellLater(q.Record, q.Request)",
+		"	if err != nil && !BUG {\n		b.tellLater(q.Record, q.Request)"}, nil},
 	{"a refund waits until somebody asks", "reason", takeOut{"counters/ledger/ledger.go",
 		"	return c, b.config.Family.Refund(&c.Account, admitted, taken), nil\n",
 		"	return c, b.config.Family.Refund(&c.Account, admitted, taken) && !BUG, nil\n"}, nil},
