@@ -28,9 +28,9 @@ type account[S any] struct {
 	// flight is under way to the store; nil if none is.
 	flight *flight[S]
 	share  ledger.Share // how much of the client's counts is this process's own
-	// expected is what the others are thought to have still to tell the store, as of
+	// othersDue is what the others are thought to have still to tell the store, as of
 	// from, in Unix nanoseconds; that ends with Options.Telling.
-	expected, from int64
+	othersDue, from int64
 }
 
 // A flight is what the store is told in one attempt to swap the state. A batch fills
@@ -194,13 +194,13 @@ func (a *account[S]) underWay(l *rules[S], s S) S {
 	return s
 }
 
-// expects returns what the others are thought to tell the store at now, and whether they still
+// othersDueAt returns what the others are thought to tell the store at now, and whether they still
 // may, if they do so within a time.
-func (a *account[S]) expects(now time.Time, within time.Duration) (expected int64, may bool) {
+func (a *account[S]) othersDueAt(now time.Time, within time.Duration) (due int64, may bool) {
 	if age := now.UnixNano() - a.from; age >= int64(within) || age < -int64(within) { // the clock may have been set back
 		return 0, false
 	}
-	return a.expected, true
+	return a.othersDue, true
 }
 
 // admittedAlone reports whether the process has admitted anything without the store since that

@@ -37,20 +37,20 @@ func (f *family[S]) shareOf(a *account[S], r *counters.Request) float64 {
 func (f *family[S]) believed(a *account[S], r *counters.Request) (S, belief[S]) {
 	b := a.believe(&f.rules, f.shareOf(a, r))
 	s, _ := f.heal(a.underWay(&f.rules, f.clone(b.state)), r.Now)
-	if expected, _ := a.expects(r.Now, f.cfg.Telling()); expected > 0 {
-		s = f.fill(s, *r, expected)
+	if due, _ := a.othersDueAt(r.Now, f.cfg.Telling()); due > 0 {
+		s = f.fill(s, *r, due)
 	}
 	return s, b
 }
 
-// untold returns how much others are thought to tell the store, as far as r finds it in use,
+// othersDue returns how much others are thought to tell the store, as far as r finds it in use,
 // and whether they may. told is the state with what is due.
-func (f *family[S]) untold(a *account[S], told S, r *counters.Request) (expected int64, may bool) {
-	if expected, may = a.expects(r.Now, f.cfg.Telling()); !a.admittedAlone() {
-		return expected, may
+func (f *family[S]) othersDue(a *account[S], told S, r *counters.Request) (due int64, may bool) {
+	if due, may = a.othersDueAt(r.Now, f.cfg.Telling()); !a.admittedAlone() {
+		return due, may
 	}
 	b := a.believe(&f.rules, f.shareOf(a, r))
-	return max(expected, f.peek(told, *r).Remaining-f.peek(b.state, *r).Remaining), true
+	return max(due, f.peek(told, *r).Remaining-f.peek(b.state, *r).Remaining), true
 }
 
 // decideAlone decides r in the state that the process believes in, if others admit

@@ -148,7 +148,7 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 	}
 	l.Change(client, func(a *account[S]) {
 		f.wrote(state, &next, &a.last)
-		a.expected, a.flights = 0, nil
+		a.othersDue, a.flights = 0, nil
 		a.drop(math.MaxInt64)
 	})
 	return nil

@@ -233,6 +233,6 @@ type transition[S any] struct {
 
 	admitted int64 // of the calls
 	// Others may have something still to tell the store, and are thought to have so much.
-	mayTell  bool
-	expected int64
+	mayTell   bool
+	othersDue int64
 }

@@ -22,8 +22,7 @@ type work[S any] struct {
 
 	joins    bool       // later calls are answered too, as the account is one that is kept
 	calls    []*call[S] // that are still to be answered
-	asked    bool       // the store, in this batch
-	answered time.Time  // the last time that it did
+	answered time.Time  // when the store has last, in this batch; zero if it hasn't
 	heldUp   bool       // by other instances, or by the wait for a turn among them
 	// turn is when the process's turn comes that it waits for, and wait how long
 	// that takes.
@@ -102,7 +101,7 @@ func (w *work[S]) Next() ledger.Step {
 		w.decide(tells < len(w.calls), peeks+tells < len(w.calls))
 		switch {
 		case !w.next.changed: // read, if what was seen is old, or something remains that others may have taken
-			if w.asked || peeks == 0 && w.a.last.fresh(w.next.latest.Now) && w.full() {
+			if w.heard() || peeks == 0 && w.a.last.fresh(w.next.latest.Now) && w.full() {
 				w.answer(nil)
 				return ledger.Over
 			}
@@ -118,10 +117,13 @@ func (w *work[S]) Next() ledger.Step {
 	}
 }
 
+// heard reports whether the store has answered, in this batch.
+func (w *work[S]) heard() bool { return !w.answered.IsZero() }
+
 // looksFirst reports whether the store is read before anything is decided: it may have done
 // a flight, or still be gone while there is much to tell it.
 func (w *work[S]) looksFirst() bool {
-	return !w.asked && (len(w.a.flights) > 0 || len(w.a.due) > mostDebts)
+	return !w.heard() && (len(w.a.flights) > 0 || len(w.a.due) > mostDebts)
 }
 
 // gather finds the calls to be answered, and counts those that tell and peek.
@@ -154,7 +156,7 @@ func (w *work[S]) gather() (tells, peeks int) {
 // awaitsTurn has the process wait before its first attempt if it isn't its turn, see pace,
 // and reports whether it must.
 func (w *work[S]) awaitsTurn() bool {
-	if w.asked || !w.turn.IsZero() {
+	if w.heard() || !w.turn.IsZero() {
 		return false
 	}
 	if w.wait = w.a.pace.untilTurn(w.deadline); w.wait > 0 {
@@ -201,7 +203,7 @@ func (w *work[S]) decide(asks, take bool) {
 	next.origin, next.changed, next.admitted = a.last.origin, a.owes() || take && a.last.lost, 0
 	next.to = l.clone(a.last.decoded)
 	w.tellNext()
-	next.expected, next.mayTell = w.untold(a, next.to, next.latest)
+	next.othersDue, next.mayTell = w.othersDue(a, next.to, next.latest)
 	if asks { // what is due is told as of when it was decided, which may be behind others' clocks
 		w.healNext(take)
 	}
@@ -240,12 +242,12 @@ func (w *work[S]) healNext(take bool) {
 // denyForOthers denies a call that doesn't fit beside what the others are thought to have
 // still to tell the store, and to admit meanwhile. A renewal isn't: its lease is held.
 func (w *work[S]) denyForOthers(call *call[S]) bool {
-	expected := w.expected()
+	others := w.forOthers()
 	if !w.next.mayTell || w.cfg.CountDenied || call.Request.Renews != 0 {
 		return false
 	}
 	r := call.Request.Request
-	r.Cost += expected
+	r.Cost += others
 	d := w.peek(w.next.to, r)
 	if d.Allowed {
 		return false
@@ -257,14 +259,14 @@ func (w *work[S]) denyForOthers(call *call[S]) bool {
 	return true
 }
 
-// expected returns what the others are thought to have still to tell the store. Until they
+// forOthers returns what the others are thought to have still to tell the store. Until they
 // have, what is admitted stands for what they admit too, as it does alone.
-func (w *work[S]) expected() int64 {
+func (w *work[S]) forOthers() int64 {
 	next := &w.next
 	if !next.mayTell {
 		return 0
 	}
-	return next.expected + ledger.StandsFor(next.admitted, w.shareOf(w.a, next.latest)) - next.admitted
+	return next.othersDue + ledger.StandsFor(next.admitted, w.shareOf(w.a, next.latest)) - next.admitted
 }
 
 // tellNext has the next state be told of what is due. A refund leaves a mark in it, so that
@@ -361,17 +363,17 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 		w.fail(f)
 		return false, w.flown
 	}
-	if w.swaps && !w.swapped && w.asked {
+	if w.swaps && !w.swapped && w.heard() {
 		w.lost++
 	}
 	forestalled := !w.swapped && w.forestalled()
 	putBack := w.swapped && a.last.lost
 	read := w.look(f)
 	var roundTrip time.Duration
-	if w.asked {
+	if w.heard() {
 		roundTrip = read.Sub(w.answered)
 	}
-	w.asked, w.answered = true, read
+	w.answered = read
 	if forestalled {
 		w.heldUp = true
 		a.pace.heldUp = w.answered
@@ -398,7 +400,7 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 // changed at leisure; and if the connection has been lost that it was seen on, the
 // attempt has only asked what is there.
 func (w *work[S]) forestalled() bool {
-	recent := w.asked || w.a.last.fresh(w.next.latest.Now)
+	recent := w.heard() || w.a.last.fresh(w.next.latest.Now)
 	return w.swaps && recent && w.now.Exists() && w.now.Version != w.old.Version
 }
 
@@ -423,7 +425,7 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 func (w *work[S]) expectOthers() {
 	a, l, next := w.a, &w.rules, &w.next
 	if a.admittedAlone() {
-		a.expected, _ = w.untold(a, l.tell(l.clone(a.last.decoded), a.due...), next.latest)
+		a.othersDue, _ = w.othersDue(a, l.tell(l.clone(a.last.decoded), a.due...), next.latest)
 		a.from = next.latest.Now.UnixNano()
 	}
 	for _, d := range a.due {
@@ -437,8 +439,8 @@ func (w *work[S]) afterSwap(f *flight[S]) (read time.Time) {
 	a, l, next := w.a, &w.rules, &w.next
 	before := a.last.decoded
 	read = l.wrote(w.now, next, &a.last)
-	if expected := w.expected(); expected > 0 {
-		a.expected = expected
+	if others := w.forOthers(); others > 0 {
+		a.othersDue = others
 	}
 	if w.wroteBefore && w.old.Exists() { // else what others have consumed before may be gone
 		own := l.since(before, next.to, *next.latest)
@@ -460,7 +462,7 @@ func (w *work[S]) afterRead() (read time.Time) {
 	l.restore(&seen, &a.last, *next.latest)
 	if len(a.flights) == 0 {
 		more := l.since(a.last.decoded, seen.decoded, *next.latest)
-		if a.expected = max(0, a.expected-more); w.wroteBefore {
+		if a.othersDue = max(0, a.othersDue-more); w.wroteBefore {
 			w.book.Note(&a.share, 0, more)
 		}
 	}
@@ -512,7 +514,7 @@ func (w *work[S]) answer(err error) {
 			*d = w.peek(w.next.to, q.Request)
 			d.Receipt.Generation, _ = w.began(w.next.to)
 		default:
-			d.Local = !w.asked
+			d.Local = !w.heard()
 		}
 		if !call.Answer(*d, failed) {
 			w.abandoned(call)

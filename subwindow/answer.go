@@ -24,7 +24,7 @@ func (w *work) choose() int64 {
 		switch {
 		case r.Kind == ledger.Tells:
 			c.Answer(counters.Decision{}, nil)
-		case r.Kind == ledger.Peeks && w.asked:
+		case r.Kind == ledger.Peeks && w.upToDate:
 			c.Answer(w.decision(w.use, w.place, &r.Request, w.fits(w.use, w.place, &r.Request)), nil)
 		default:
 			return c.Left()
@@ -134,7 +134,7 @@ func (w *work) deny() {
 		if telling != nil && w.fits(told, w.place, r) {
 			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), cmp.Or(time.Duration(max(0, telling.until-w.now)), w.options.Telling())
 		}
-		d.Local = !w.asked
+		d.Local = !w.upToDate
 		c.Answer(d, nil)
 	}
 	w.pending = w.pending[:0]
@@ -155,7 +155,7 @@ func (w *work) fail(err error) {
 	case a.flight != nil:
 		a.flight, w.spare = nil, nil
 	}
-	a.untold = a.untold || w.step == repairs // it may have put back what is final to others
+	a.untold = a.untold || w.step == stepRepair // it may have put back what is final to others
 	a.staleGeneration = a.staleGeneration || a.owes()
 	unsent := fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	left := int64(0)

@@ -15,10 +15,10 @@ import (
 // was reset.
 func (w *work) look() ledger.Step {
 	a := w.a
-	w.step, w.dues = looks, append(w.dues, a.dues()...)
+	w.step, w.dues = stepLook, append(w.dues, a.dues()...)
 	switch all := a.doubtful || slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind == ledger.Peeks }); {
 	case a.owes() && a.staleGeneration && !a.doubtful:
-		w.step, w.all, w.verifies, w.buckets = verifies, false, true, w.buckets[:0]
+		w.step, w.all, w.verifies, w.buckets = stepVerify, false, true, w.buckets[:0]
 		for _, d := range w.dues {
 			if d.cost < 0 {
 				w.buckets = append(w.buckets, d.bucket)
@@ -88,7 +88,7 @@ func (w *work) nameKeys() {
 // count has the chosen costs added.
 func (w *work) count() ledger.Step {
 	a := w.a
-	w.step = counts
+	w.step = stepCount
 	// A fixed window sees a reset by its only counter, which the reset has deleted.
 	w.reads(false, !a.fresh(w.now) && !w.window.fixed(), false)
 	a.key = a.keyAt(w.bucket)
@@ -102,7 +102,7 @@ func (w *work) count() ledger.Step {
 // tellDues has the store told what is due, and reports whether that is anything.
 func (w *work) tellDues() bool {
 	a := w.a
-	w.step = tells
+	w.step = stepTell
 	for _, d := range a.dues() {
 		if d.cost = a.toTell(d); d.cost == 0 {
 			continue
@@ -134,7 +134,7 @@ func (w *work) mayBeFinal(bucket int64) bool {
 // repair has what the store has lost put back, others told of that, and all read.
 func (w *work) repair() ledger.Step {
 	a := w.a
-	w.step = repairs
+	w.step = stepRepair
 	w.reseeds = len(w.lost)
 	for _, l := range w.lost {
 		ttl := w.window.ttl(w.open(l.bucket))
@@ -165,7 +165,7 @@ func (w *work) Exchange(ctx context.Context) {
 	}
 	w.added = slices.Grow(w.added[:0], len(w.additions))[:len(w.additions)]
 	told := 0
-	if w.step == tells && len(w.dues) > 1 {
+	if w.step == stepTell && len(w.dues) > 1 {
 		told = len(w.dues)
 		var beside sync.WaitGroup
 		for i := range told {

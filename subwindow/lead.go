@@ -60,7 +60,7 @@ func (w *work) Next() ledger.Step {
 		case w.choose() > 0:
 			return w.count()
 		case len(w.pending) == 0: // they needed no counting
-		case w.asked || a.fresh(w.now) && w.full():
+		case w.upToDate || a.fresh(w.now) && w.full():
 			w.deny()
 		default:
 			return w.look()
@@ -75,16 +75,16 @@ func (w *work) Finish() (more bool, flown []ledger.Flown) {
 	anew := resetAt(a.generation) != resetAt(w.generation) // this process has reset the client meanwhile
 	w.countedBefore = w.countedBefore && !anew             // what is there may be its own
 	var err error
-	if w.step != tells {
+	if w.step != stepTell {
 		err = w.added[0].Err
 	} else if !anew {
 		err = w.duesTold()
 	}
 	switch {
-	case err != nil || w.step == tells:
-	case w.step == counts:
+	case err != nil || w.step == stepTell:
+	case w.step == stepCount:
 		w.tally(w.added[0].Count, anew)
-	case w.step == repairs:
+	case w.step == stepRepair:
 		w.repaired(w.added[0].Count)
 	case !anew:
 		w.verify()
@@ -93,7 +93,7 @@ func (w *work) Finish() (more bool, flown []ledger.Flown) {
 				a.forgo(d, w.read[len(w.read)-len(w.buckets)+i])
 			}
 		}
-		if w.step == looks {
+		if w.step == stepLook {
 			w.fillSlots()
 		}
 	}

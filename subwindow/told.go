@@ -90,7 +90,7 @@ func (w *work) fillSlots() {
 	if a.doubtful {
 		return
 	}
-	if w.verifies || w.step == repairs || w.window.fixed() {
+	if w.verifies || w.step == stepRepair || w.window.fixed() {
 		a.verified = w.now
 	}
 	final := (w.now-int64(w.window.Horizon))/int64(w.window.Width) - 1
@@ -98,7 +98,7 @@ func (w *work) fillSlots() {
 		a.first, a.final = w.oldest, final
 	}
 	a.first, a.final = min(a.first, w.oldest), final
-	w.asked = true
+	w.upToDate = true
 	w.book.Answered()
 }
 

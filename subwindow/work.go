@@ -28,7 +28,7 @@ type work struct {
 	counted       bool
 	countedBefore bool    // the process had counted something of the client before
 	again         bool    // and in this slot
-	asked         bool    // the store has told all there is to know
+	upToDate      bool    // the store has told all there is to know of the pending calls
 	toldOthers    bool    // that the past has changed, or tried to
 	spare         *flight // that nobody else has seen
 	step          step
@@ -56,11 +56,11 @@ type loss struct{ bucket, missing, known int64 }
 type step uint8
 
 const (
-	looks step = iota
-	verifies
-	counts
-	tells
-	repairs
+	stepLook   step = iota
+	stepVerify      // the generation, and what is to be given back
+	stepCount
+	stepTell
+	stepRepair
 )
 
 // nextSlot makes the next calls that fall in the same slot pending: a batch may stand on
@@ -83,7 +83,7 @@ func (w *work) nextSlot() bool {
 	w.pending = append(w.pending[:0], w.calls[:n]...)
 	w.chosen = slices.Grow(w.chosen[:0], n)[:n]
 	w.calls = w.calls[n:]
-	w.asked, w.steps = false, 0
+	w.upToDate, w.steps = false, 0
 	w.again = w.a.top >= w.newest()
 	w.reach()
 	return true
