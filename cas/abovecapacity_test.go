@@ -55,8 +55,8 @@ func (s *tellingStates) Load(ctx context.Context, key string) (counters.State, e
 // from that level, and not from the capacity.
 func TestALevelAboveTheCapacityIsNotForgotten(t *testing.T) {
 	store := &tellingStates{StateStore: memory.New(nil)}
-	refunds := new(counters.Group)
-	l, err := cas.NewTokenBucket(store, 24*time.Hour, 0, cas.Config{Options: counters.Options{Policy: "p", Limit: "l", Clients: 100, Refunds: refunds}})
+	background := new(counters.Group)
+	l, err := cas.NewTokenBucket(store, 24*time.Hour, 0, cas.Config{Options: counters.Options{Policy: "p", Limit: "l", Clients: 100, Background: background}})
 	require.NoError(t, err)
 	now := time.Now()
 	late := func(is bool) { store.mu.Lock(); store.late = is; store.mu.Unlock() }
@@ -90,7 +90,7 @@ func TestALevelAboveTheCapacityIsNotForgotten(t *testing.T) {
 	store.mu.Unlock()
 	require.Len(t, store.tell, 1)
 	store.tell[0](nil) // the 5 were counted: they are given back, without an answer
-	refunds.Wait()
+	background.Wait()
 	require.Len(t, store.tell, 2)
 	for range 5 {
 		alone(1)

@@ -114,7 +114,7 @@ func (by way) TestAnAnswerThatIsHardlyLateIsRefunded(t *testing.T) {
 				store := &slowStore{Store: memory.New(nil), swaps: true}
 				var failed atomic.Int64
 				cfg := testConfig(10)
-				cfg.StoreTimeout, cfg.RefundFailed, cfg.Refunds = time.Second, func() { failed.Add(1) }, new(counters.Group)
+				cfg.StoreTimeout, cfg.RefundFailed, cfg.Background = time.Second, func() { failed.Add(1) }, new(counters.Group)
 				l, err := newLimiter(store, cfg)
 				require.NoError(t, err)
 				store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) {
@@ -126,7 +126,7 @@ func (by way) TestAnAnswerThatIsHardlyLateIsRefunded(t *testing.T) {
 				_, err = l.Take(t.Context(), r)
 				require.ErrorIs(t, err, counters.ErrTimeout)
 				assert.Zero(t, time.Since(begin), "nobody waits for the refund")
-				cfg.Refunds.Wait()
+				cfg.Background.Wait()
 				d, err := l.Peek(t.Context(), counters.Request{Client: "c", Limit: 10, Now: begin})
 				require.NoError(t, err)
 				assert.EqualValues(t, 10, d.Remaining)

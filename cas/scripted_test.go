@@ -65,7 +65,7 @@ type script struct {
 	now    time.Time
 	// failed is how many refunds have, and foreign how many states weren't read.
 	failed, foreign int
-	refunds         counters.Group // that go on
+	background      counters.Group
 }
 
 // scripts runs a test for each of the algorithms.
@@ -75,7 +75,7 @@ func (by way) scripts(t *testing.T, run func(t *testing.T, s *script)) {
 			s := &script{t: t, inner: memory.New(nil), now: clock(t, "12:00:01.5")}
 			s.store = &scriptedSwap{Store: s.inner}
 			cfg := testConfig(10)
-			cfg.RefundFailed, cfg.Foreign, cfg.Refunds = func() { s.failed++ }, func() { s.foreign++ }, &s.refunds
+			cfg.RefundFailed, cfg.Foreign, cfg.Background = func() { s.failed++ }, func() { s.foreign++ }, &s.background
 			var err error
 			s.l, err = newLimiter(s.store, cfg)
 			require.NoError(t, err)
@@ -157,7 +157,7 @@ func (by way) TestWhatIsLostBetweenTwoLateSwaps(t *testing.T) {
 		require.ErrorIs(t, err, counters.ErrTimeout)
 		require.True(t, s.alone(r, err).Allowed)
 		late.tell(nil)
-		s.refunds.Wait() // or it takes the next late swap
+		s.background.Wait() // or it takes the next late swap
 		for _, key := range []string{"token_bucket", "leaky_bucket", "sliding_log"} {
 			_ = s.inner.Delete(t.Context(), []string{counters.StateNamespace("weir", "p", "l", key).StateKey("c")})
 		}

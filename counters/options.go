@@ -55,9 +55,9 @@ type Options struct {
 	// Batch is called with the number of calls of one client that were answered together, by
 	// one operation on the store, if it isn't nil.
 	Batch func(size int)
-	// Refunds runs what goes on after its call, if it isn't nil: refunds, and telling the
+	// Background runs what goes on after its call, if it isn't nil: refunds, and telling the
 	// store what else is due. Wait for it before the store is closed; a limiter's Flush does.
-	Refunds *Group
+	Background *Group
 	// RefundFailed is called for each refund of which nobody knows whether it was
 	// done, or was due, if it isn't nil. What should have been refunded may stay in
 	// use until its time has passed. It must not call the limiter.
@@ -99,7 +99,7 @@ func (o Options) WithDefaults() (Options, error) {
 	if o.Reseeded == nil {
 		o.Reseeded = func(int) {}
 	}
-	o.Refunds = cmp.Or(o.Refunds, new(Group))
+	o.Background = cmp.Or(o.Background, new(Group))
 	if o.RefundFailed == nil {
 		o.RefundFailed = func() {}
 	}

@@ -478,9 +478,9 @@ func (by way) TestOutcomeThatIsKnownAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixed, err := subwindow.NewFixedWindow(time.Minute)
 		require.NoError(t, err)
-		refunds := new(counters.Group)
+		background := new(counters.Group)
 		store := &knownStore{Store: memory.New(nil)}
-		l := by.newLimiterWith(t, store, fixed, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, Refunds: refunds})
+		l := by.newLimiterWith(t, store, fixed, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, Background: background})
 		now := at("12:00:01")
 		require.True(t, take(t, l, now, 1, 100).Allowed)
 		store.late.Store(true)
@@ -489,7 +489,7 @@ func (by way) TestOutcomeThatIsKnownAtOnce(t *testing.T) {
 		_, err = l.Take(t.Context(), r)
 		require.ErrorIs(t, err, counters.ErrTimeout)
 		assert.Zero(t, time.Since(began))
-		refunds.Wait()
+		background.Wait()
 		store.late.Store(false)
 		assert.EqualValues(t, 98, take(t, l, now, 1, 100).Remaining)
 	})

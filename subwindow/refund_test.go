@@ -453,8 +453,8 @@ func (by way) TestARefundOfAnOldRequestForgetsNothing(t *testing.T) {
 			if slots > 0 {
 				w.Width /= time.Duration(slots)
 			}
-			refunds := new(counters.Group)
-			l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Refunds: refunds})
+			background := new(counters.Group)
+			l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Background: background})
 			first := at("10:00:30")
 			old := take(t, l, first, 5, 5)
 			require.True(t, old.Allowed)
@@ -463,7 +463,7 @@ func (by way) TestARefundOfAnOldRequestForgetsNothing(t *testing.T) {
 			store.Fail(limitertest.ErrUnsent)
 			old.Receipt.At = first.UnixNano()
 			_ = l.Refund(t.Context(), request(now, 5, 5), old)
-			refunds.Wait()
+			background.Wait()
 			d, err := l.TakeLocal(request(now.Add(time.Second), 5, 5), limitertest.ErrUnsent)
 			require.NoError(t, err)
 			assert.False(t, d.Allowed, "all of the limit was admitted a second ago")

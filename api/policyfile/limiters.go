@@ -69,8 +69,8 @@ func (ls *Limiters) Bind(policies policy.Policies) error {
 	return nil
 }
 
-// Flush has the store count what the limiters have admitted without it. It returns
-// when no refund is under way any more: the number of clients of whom the store still
+// Flush has the store count what the limiters have admitted without it. It returns when
+// nothing goes on in the background any more: the number of clients of whom the store still
 // hasn't, summed over the limiters.
 func (ls *Limiters) Flush() (owing int) {
 	ls.mu.Lock()
@@ -81,7 +81,7 @@ func (ls *Limiters) Flush() (owing int) {
 		flushing.Go(limiter.Flush)
 	}
 	flushing.Wait()
-	ls.options.Refunds.Wait()
+	ls.options.Background.Wait()
 	for _, limiter := range all {
 		owing += limiter.Owing()
 	}

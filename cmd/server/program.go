@@ -66,7 +66,7 @@ type program struct {
 	server     *api.Server
 	metrics    *telemetry.Metrics
 	limiters   *policyfile.Limiters
-	refunds    counters.Group // that outlive their checks
+	background counters.Group // what outlives its check
 	overrides  *overrides.Overrides
 	fleet      *fleet.Fleet
 	decisions  *logWriter  // nil without -decision-log
@@ -123,7 +123,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		return nil, err
 	}
 	options := cfg.limiterOptions()
-	options.Refunds, options.RefundFailed = &p.refunds, p.metrics.RefundFailed
+	options.Background, options.RefundFailed = &p.background, p.metrics.RefundFailed
 	p.overrides = overrides.New(overrides.Config{
 		Store: store, KeyPrefix: cfg.keyPrefix, Horizon: options.Horizon(), Now: now, Foreign: p.metrics.Foreign, Log: p.log,
 	})
@@ -180,7 +180,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	p.server = api.NewServer(api.Config{
 		Policies:       loaded.policies,
 		StoreTimeout:   cfg.storeTimeout,
-		Claims:         decide.Claims{Store: store, KeyPrefix: cfg.keyPrefix, Horizon: options.Horizon(), Late: &p.refunds},
+		Claims:         decide.Claims{Store: store, KeyPrefix: cfg.keyPrefix, Horizon: options.Horizon(), Late: &p.background},
 		Overrides:      p.overrides,
 		Fleet:          p.fleet,
 		Health:         health,

@@ -115,7 +115,7 @@ func (b *ManyBook[A]) soon(ctx context.Context, f refund[A]) {
 	if b.refunds = append(b.refunds, f); len(b.refunds) > 1 {
 		return
 	}
-	b.config.Options.Refunds.Go(func() {
+	b.config.Options.Background.Go(func() {
 		if f.told != nil {
 			b.refundTogether(ctx)
 			return
@@ -161,7 +161,7 @@ func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 		case f.told == nil:
 			b.tellLater(f.record, f.request)
 		default: // others are asking about the client, most likely
-			b.config.Options.Refunds.Go(func() {
+			b.config.Options.Background.Go(func() {
 				defer func() { f.told(recover()) }()
 				_ = b.tell(ctx, Request[A]{Request: f.request, Kind: Tells, Record: f.record})
 			})

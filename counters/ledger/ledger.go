@@ -82,7 +82,7 @@ func (b *Book[A]) Open(c Config[A]) {
 	b.config = c
 	b.clients = cache.New[Record[A]](c.Clients)
 	b.combiner = combiner.New(b.lead)
-	b.owing = reconcile.New(c.Clients, c.Options.Refunds, b.tellDue)
+	b.owing = reconcile.New(c.Clients, c.Options.Background, b.tellDue)
 	b.works.New = func() any { return c.NewWork() }
 }
 
@@ -334,12 +334,12 @@ func (b *Book[A]) remind(c *Record[A], r counters.Request) {
 // fails.
 func (b *Book[A]) tellLater(c *Record[A], r counters.Request) {
 	b.owing.Add(c, r)
-	b.config.Options.Refunds.Go(func() { _ = b.tellDue(c, r) })
+	b.config.Options.Background.Go(func() { _ = b.tellDue(c, r) })
 }
 
 // Flush has the store told all that is due, as far as it answers, but for what exchanges
 // without an answer may still count. It returns when nothing of that is under way any more,
-// nor any refund of a limiter with the same Refunds.
+// nor of a limiter with the same Background.
 func (b *Book[A]) Flush() { b.owing.Flush() }
 
 // Owing returns of how many clients something is due.
