@@ -94,3 +94,22 @@ func (by way) TestWhatIsCountedWhileTheStoreIsAskedIsNotLost(t *testing.T) {
 		assert.Equal(t, int64(4+5-4-2), used(t, store, w, at("12:00:02")))
 	})
 }
+
+// A reserved cost is given back that the store has lost. Another instance has counted less
+// since: that isn't of the reserved cost, and stays.
+func (by way) TestWhatIsGivenBackOfALostReservationIsNoOthers(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store := memory.New(nil)
+		l, other := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store, w, sameClock)
+		r := request(at("12:00:01.5"), 5, 10)
+		r.Reserved = true
+		d, err := l.Take(t.Context(), r)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		require.NoError(t, store.Delete(t.Context(), []string{key(w, r.Now)}))
+		require.True(t, take(t, other, r.Now, 3, 10).Allowed)
+		require.NoError(t, l.Refund(t.Context(), r, d))
+		assert.Equal(t, int64(3), used(t, store, w, r.Now), name)
+	}
+}
