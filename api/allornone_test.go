@@ -219,7 +219,7 @@ func (by way) TestAllAreRefusedForOne(t *testing.T) {
 func (by way) TestAllWithExceptions(t *testing.T) {
 	t.Parallel()
 	api := newPolicy("api", fixed("per-minute", 2, time.Minute))
-	api.Clients = clients(map[string]policy.Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
+	api.Clients = clients(map[string]policy.Terms{"probe": {Exempt: true}, "abuser": {Blocked: true}})
 	trial := newPolicy("trial", fixed("per-minute", 1, time.Minute), fixed("per-hour", 9, time.Hour))
 	trial.Shadow = true
 	s := by.newService(api, trial)

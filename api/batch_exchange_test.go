@@ -121,7 +121,7 @@ func (by way) TestBatchKeepsAPanicToItsOwnCheck(t *testing.T) {
 	for _, asked := range []int{1, 2} {
 		policy := func() *policy.Policy {
 			p := newPolicy("api", slices.Clone(limits[:asked])...)
-			p.Clients = clients(map[string]policy.Client{"exempt": {Exempt: true}, "blocked": {Blocked: true}})
+			p.Clients = clients(map[string]policy.Terms{"exempt": {Exempt: true}, "blocked": {Blocked: true}})
 			return p
 		}
 		for _, operation := range []string{"add", "read"} {

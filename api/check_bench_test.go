@@ -39,13 +39,13 @@ func BenchmarkCheck(b *testing.B) {
 				// key.
 				cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(memory.New(nil)), cfg.Metrics, newPolicy("api", benchmark.limit))
 			})
-			all := make(map[policy.ClientKey]policy.Client)
+			all := make(map[policy.ClientKey]policy.Terms)
 			for i := range benchmark.others {
 				key, err := policy.ParseClientKey(fmt.Sprintf([]string{"client-%d", "2001:db8:%x::/48", "team-%d:*"}[i%3], i))
 				require.NoError(b, err)
-				all[key] = policy.Client{Blocked: true, Until: time.Now().Add(time.Hour)}
+				all[key] = policy.Terms{Blocked: true, Until: time.Now().Add(time.Hour)}
 			}
-			s.setOverrides(map[string]map[policy.ClientKey]policy.Client{"api": all})
+			s.setOverrides(map[string]map[policy.ClientKey]policy.Terms{"api": all})
 			for range benchmark.before {
 				s.admits(b, body)
 			}

@@ -253,7 +253,7 @@ func TestShadowDecidesAndCountsButAdmits(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("trial", fixed("per-minute", 1, time.Minute))
 	p.Shadow = true
-	p.Clients = clients(map[string]policy.Client{"abuser": {Blocked: true}})
+	p.Clients = clients(map[string]policy.Terms{"abuser": {Blocked: true}})
 	s := newService(p)
 	s.admits(t, `{"policy":"trial","client":"alice"}`)
 
@@ -273,7 +273,7 @@ func TestShadowDecidesAndCountsButAdmits(t *testing.T) {
 func TestExemptAndBlockedClientsAreNotCounted(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 1, time.Minute))
-	p.Clients = clients(map[string]policy.Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
+	p.Clients = clients(map[string]policy.Terms{"probe": {Exempt: true}, "abuser": {Blocked: true}})
 	s := newService(p)
 	for range 3 {
 		r := s.admits(t, `{"policy":"api","client":"probe","cost":1000}`)
@@ -305,7 +305,7 @@ func TestLimitInForce(t *testing.T) {
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			p := newPolicy("api", fixed("per-minute", 100, time.Minute), fixed("per-hour", 1000, time.Hour))
-			p.Clients = clients(map[string]policy.Client{"gold": {Limits: map[string]int64{"per-minute": 500}}})
+			p.Clients = clients(map[string]policy.Terms{"gold": {Limits: map[string]int64{"per-minute": 500}}})
 			s := newService(p)
 			r := s.admits(t, test.body)
 			require.Len(t, r.Limits, 2)

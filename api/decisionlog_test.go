@@ -34,7 +34,7 @@ func TestDecisionLog(t *testing.T) {
 	}
 	p := func() *policy.Policy {
 		p := newPolicy("api", fixed("per-minute", 3, time.Minute))
-		p.Clients = clients(map[string]policy.Client{"abuser": {Blocked: true}})
+		p.Clients = clients(map[string]policy.Terms{"abuser": {Blocked: true}})
 		return p
 	}
 	log := new(syncBuffer)

@@ -17,8 +17,8 @@ import (
 func TestTheMostSpecificExceptionHolds(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 1000, time.Minute))
-	limit := func(n int64) policy.Client { return policy.Client{Limits: map[string]int64{"per-minute": n}} }
-	p.Clients = clients(map[string]policy.Client{
+	limit := func(n int64) policy.Terms { return policy.Terms{Limits: map[string]int64{"per-minute": n}} }
+	p.Clients = clients(map[string]policy.Terms{
 		"alice": limit(1), "user:alice": limit(2), "user:*": limit(3), "user:admin:*": limit(4), "user": limit(5),
 		"0.0.0.0/0": limit(10), "10.0.0.0/8": limit(11), "10.1.0.0/16": limit(12), "10.1.2.3": limit(13), "10.*": limit(14),
 		"2001:db8::/32": limit(20), "2001:db8:1::/48": limit(21), "2001:db8:1::7": limit(22),

@@ -107,7 +107,7 @@ func TestRoutesHaveACost(t *testing.T) {
 func TestRoutesAndClients(t *testing.T) {
 	t.Parallel()
 	s := newRouted(func(p *policy.Policy) {
-		p.Clients = clients(map[string]policy.Client{
+		p.Clients = clients(map[string]policy.Terms{
 			"gold": {Limits: map[string]int64{"per-minute": 1000, "per-hour": 10}}, "probe": {Exempt: true}, "abuser": {Blocked: true},
 		})
 	})

@@ -29,8 +29,8 @@ func cidrs(networks ...string) []netip.Prefix {
 }
 
 // clients returns exceptions by keys as the policy file has them.
-func clients(exceptions map[string]policy.Client) map[policy.ClientKey]policy.Client {
-	byKey := make(map[policy.ClientKey]policy.Client)
+func clients(exceptions map[string]policy.Terms) map[policy.ClientKey]policy.Terms {
+	byKey := make(map[policy.ClientKey]policy.Terms)
 	for key, c := range exceptions {
 		k, err := policy.ParseClientKey(key)
 		must(err)
@@ -138,7 +138,7 @@ func TestExceptionsForAddresses(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 1, time.Minute))
 	p.Identify = []policy.Identifier{{Header: "X-Api-Key"}, {}}
-	p.Clients = clients(map[string]policy.Client{
+	p.Clients = clients(map[string]policy.Terms{
 		"203.0.113.0/24": {Exempt: true}, "203.0.113.9": {Blocked: true}, "2001:db8::/32": {Limits: map[string]int64{"per-minute": 2}},
 		"2001:db8::7": {Limits: map[string]int64{"per-minute": 3}}, "key:*": {Exempt: true},
 	})
@@ -255,7 +255,7 @@ func TestForwardAuthDeniesWithThePolicysStatus(t *testing.T) {
 	proxied := newPolicy("nginx", fixed("per-minute", 1, time.Minute), fixed("per-hour", 1, time.Hour), fixed("per-day", 9, 24*time.Hour))
 	plain := newPolicy("plain", fixed("per-minute", 1, time.Minute))
 	proxied.AuthDenyStatus = http.StatusForbidden
-	proxied.Clients = clients(map[string]policy.Client{"abuser": {Blocked: true}})
+	proxied.Clients = clients(map[string]policy.Terms{"abuser": {Blocked: true}})
 	proxied.Identify = []policy.Identifier{{Header: "X-User"}, {}}
 	s := newService(proxied, plain)
 	for policy, want := range map[string]struct {

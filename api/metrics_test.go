@@ -109,7 +109,7 @@ func TestMetricsOfBuckets(t *testing.T) {
 func TestDenialsAreCountedByLimit(t *testing.T) {
 	t.Parallel()
 	both := newPolicy("both", fixed("per-minute", 2, time.Minute), fixed("per-hour", 2, time.Hour), fixed("per-day", 9, 24*time.Hour))
-	both.Clients = clients(map[string]policy.Client{"abuser": {Blocked: true}})
+	both.Clients = clients(map[string]policy.Terms{"abuser": {Blocked: true}})
 	trial := newPolicy("trial", fixed("per-minute", 1, time.Minute))
 	trial.Shadow = true
 	s := newService(both, trial)

@@ -127,9 +127,9 @@ func TestServiceKeepsTheContract(t *testing.T) {
 	keyed.Identify = []policy.Identifier{{Header: "X-Api-Key"}}
 	optional := newPolicy("optional", fixed("per-minute", 1, time.Minute))
 	optional.Identify, optional.OnMissingClient = keyed.Identify, policy.MissingClientAllow
-	optional.Clients = clients(map[string]policy.Client{"abuser": {Blocked: true}})
+	optional.Clients = clients(map[string]policy.Terms{"abuser": {Blocked: true}})
 	api := newPolicy("api", fixed("per-minute", 3, time.Minute), sliding("ten", 5, 10*time.Second, 10, "weighted"))
-	api.Clients = clients(map[string]policy.Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
+	api.Clients = clients(map[string]policy.Terms{"probe": {Exempt: true}, "abuser": {Blocked: true}})
 	queue := newPolicy("queue", leaky("queue", 3, time.Second, 5), token("tokens", 3, time.Second, 0), slidingLog("log", 5, time.Minute))
 	queue.Hold = true
 	healthy := true

@@ -41,13 +41,13 @@ func (s *Server) overrideToJSON(o overrides.Override) overrideJSON {
 	if p := s.active.Load().policies[o.Policy]; p == nil {
 		j.PolicyMissing = true
 	} else {
-		j.Note = p.NoteOn(&policy.Exception{Key: o.Key, Client: o.Client})
+		j.Note = p.NoteOn(&policy.Exception{Key: o.Key, Terms: o.Terms})
 	}
 	return j
 }
 
 // setOverrides puts in force what overrides say, by policy and key.
-func (s *Server) setOverrides(all map[string]map[policy.ClientKey]policy.Client) {
+func (s *Server) setOverrides(all map[string]map[policy.ClientKey]policy.Terms) {
 	s.setting.Lock()
 	defer s.setting.Unlock()
 	s.overridden = all

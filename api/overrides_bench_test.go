@@ -24,18 +24,18 @@ func BenchmarkCheckBesideOverrides(b *testing.B) {
 		cfg.Now = nil
 		cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(memory.New(nil)), cfg.Metrics, newPolicy("api", fixed("per-day", 1_000_000_000_000, 24*time.Hour)))
 	})
-	all := make(map[policy.ClientKey]policy.Client)
+	all := make(map[policy.ClientKey]policy.Terms)
 	for i := range 1000 {
 		key, err := policy.ParseClientKey(fmt.Sprintf([]string{"client-%d", "2001:db8:%x::/48", "team-%d:*"}[i%3], i))
 		require.NoError(b, err)
-		all[key] = policy.Client{Blocked: true, Until: time.Now().Add(time.Hour)}
+		all[key] = policy.Terms{Blocked: true, Until: time.Now().Add(time.Hour)}
 	}
 	reader, w := strings.NewReader(body), &reusedRecorder{header: make(http.Header)}
 	r := httptest.NewRequest(http.MethodPost, "/v1/check", nil)
 	r.Header.Set("Content-Type", "application/json")
 	r.ContentLength = int64(len(body))
-	took := func(best *time.Duration, overrides map[policy.ClientKey]policy.Client) {
-		s.setOverrides(map[string]map[policy.ClientKey]policy.Client{"api": overrides})
+	took := func(best *time.Duration, overrides map[policy.ClientKey]policy.Terms) {
+		s.setOverrides(map[string]map[policy.ClientKey]policy.Terms{"api": overrides})
 		for range rounds {
 			began := time.Now()
 			for range round {
@@ -49,7 +49,7 @@ func BenchmarkCheckBesideOverrides(b *testing.B) {
 	}
 	for _, c := range []struct {
 		name  string
-		other map[policy.ClientKey]policy.Client
+		other map[policy.ClientKey]policy.Terms
 	}{{"with/without", all}, {"without/without", nil}} {
 		b.Run(c.name, func(b *testing.B) {
 			with, without := time.Hour, time.Hour

@@ -36,7 +36,7 @@ func (s *service) endOverride(t *testing.T, name, key string) result {
 func TestOverridesHoldForATime(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 3, time.Minute))
-	p.Clients = clients(map[string]policy.Client{"gold": {Limits: map[string]int64{"per-minute": 5}}, "abuser": {Blocked: true}})
+	p.Clients = clients(map[string]policy.Terms{"gold": {Limits: map[string]int64{"per-minute": 5}}, "abuser": {Blocked: true}})
 	s := newService(p)
 	check := func(client string, status int) result {
 		t.Helper()
@@ -380,7 +380,7 @@ func TestMistypedAddressesAreTold(t *testing.T) {
 func TestOverridesTellWhatMostWouldNotExpect(t *testing.T) {
 	t.Parallel()
 	p, trial := newPolicy("api", fixed("per-minute", 10, time.Minute), fixed("per-hour", 100, time.Hour)), newPolicy("trial", fixed("per-minute", 10, time.Minute))
-	p.Clients, trial.Shadow = clients(map[string]policy.Client{"gold": {Limits: map[string]int64{"per-minute": 1000}}}), true
+	p.Clients, trial.Shadow = clients(map[string]policy.Terms{"gold": {Limits: map[string]int64{"per-minute": 1000}}}), true
 	s := newService(p, trial)
 	for _, test := range []struct{ policy, key, body, note string }{
 		{"api", "gold", `{"limits":{"per-hour":200},"for":"1m"}`, `the 1000 that the policy file gives by the limit "per-minute" don't hold meanwhile`},

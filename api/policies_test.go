@@ -14,7 +14,7 @@ func TestPoliciesAreShown(t *testing.T) {
 	t.Parallel()
 	b := newPolicy("b", sliding("ten", 5, 10*time.Second, 10, "strict"), fixed("short", 3, 1500*time.Millisecond))
 	b.Description, b.Shadow, b.CountDenied, b.OnStoreError = "a trial", true, true, policy.StoreErrorDeny
-	b.Clients = clients(map[string]policy.Client{"secret-1": {Exempt: true}, "secret-2": {}})
+	b.Clients = clients(map[string]policy.Terms{"secret-1": {Exempt: true}, "secret-2": {}})
 	s := newService(b, newPolicy("a", fixed("per-minute", 100, time.Minute)))
 	const (
 		jsonA = `{"name":"a","limits":[{"name":"per-minute","algorithm":"fixed_window","limit":100,"window":60}],` +

@@ -108,7 +108,7 @@ type Server struct {
 	receipts   atomic.Pointer[receipt.Key] // that follows from the tokens
 	active     atomic.Pointer[activePolicies]
 	setting    sync.Mutex // held while active changes, or what is overridden
-	overridden map[string]map[policy.ClientKey]policy.Client
+	overridden map[string]map[policy.ClientKey]policy.Terms
 	batches    *decide.Queue
 	draining   atomic.Bool
 	drained    chan struct{} // closed by Drain

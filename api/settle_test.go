@@ -474,7 +474,7 @@ func TestAChargeOfABlockedClientCounts(t *testing.T) {
 	require.NoError(t, err)
 	key, err := policy.ParseClientKey("team-a")
 	require.NoError(t, err)
-	d.Override(map[policy.ClientKey]policy.Client{key: {Blocked: true}})
+	d.Override(map[policy.ClientKey]policy.Terms{key: {Blocked: true}})
 	r := s.do(t, http.MethodPost, "/v1/charge", `{"policy":"llm","client":"team-a","cost":60,"id":"1"}`)
 	assert.Equal(t, http.StatusOK, r.Code)
 	assert.True(t, r.Allowed, "the body of a check that was admitted")

@@ -183,7 +183,7 @@ func TestStateShowsWhatIsInUse(t *testing.T) {
 func TestStateNamesWhatHolds(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 3, time.Minute))
-	p.Clients = clients(map[string]policy.Client{"team:*": {Limits: map[string]int64{"per-minute": 7}}, "probe": {Exempt: true}})
+	p.Clients = clients(map[string]policy.Terms{"team:*": {Limits: map[string]int64{"per-minute": 7}}, "probe": {Exempt: true}})
 	s := newService(p)
 	s.clock.at(0)
 	assert.Nil(t, s.state(t, "api", "c").Exception)

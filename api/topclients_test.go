@@ -20,7 +20,7 @@ import (
 func TestTopNamesTheBusiestAndTheMostDenied(t *testing.T) {
 	t.Parallel()
 	api := newPolicy("api", fixed("per-minute", 3, time.Minute))
-	api.Clients = clients(map[string]policy.Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
+	api.Clients = clients(map[string]policy.Terms{"probe": {Exempt: true}, "abuser": {Blocked: true}})
 	trial := newPolicy("trial", fixed("per-minute", 1, time.Minute))
 	trial.Shadow = true
 	s := newService(api, trial)

@@ -121,7 +121,7 @@ func TestADenialSaysNothingOfOtherLimits(t *testing.T) {
 func TestWhatIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	strict := newPolicy("api", fixed("api", 1))
-	setClient(strict, "abuser", policy.Client{Blocked: true})
+	setClient(strict, "abuser", policy.Terms{Blocked: true})
 	trial := newPolicy("trial", fixed("trial", 1))
 	trial.Shadow = true
 	w, c := start(t, client.Config{}, strict, trial)

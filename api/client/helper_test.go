@@ -175,11 +175,11 @@ func newPolicy(name string, limits ...policy.Limit) *policy.Policy {
 }
 
 // setClient makes an exception of p for one client.
-func setClient(p *policy.Policy, name string, exception policy.Client) {
+func setClient(p *policy.Policy, name string, exception policy.Terms) {
 	key, err := policy.ParseClientKey(name)
 	must(err)
 	if p.Clients == nil {
-		p.Clients = make(map[policy.ClientKey]policy.Client)
+		p.Clients = make(map[policy.ClientKey]policy.Terms)
 	}
 	p.Clients[key] = exception
 }

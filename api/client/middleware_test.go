@@ -37,8 +37,8 @@ func serve(handler http.Handler, name string) *http.Response {
 func TestMiddlewareServesWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("api", 1))
-	setClient(p, "abuser", policy.Client{Blocked: true})
-	setClient(p, "probe", policy.Client{Exempt: true})
+	setClient(p, "abuser", policy.Terms{Blocked: true})
+	setClient(p, "probe", policy.Terms{Exempt: true})
 	w, c := start(t, client.Config{}, p)
 	w.at(17*time.Second + 300*time.Millisecond)
 	handler := client.Middleware(c, byKey)(hello)

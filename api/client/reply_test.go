@@ -41,8 +41,8 @@ func bodies(t *testing.T) [][]byte {
 	broken.OnStoreError = policy.StoreErrorDeny
 	shadow, several := newPolicy("shadow", fixed("shadow", 1)), newPolicy("several", fixed("several", 3), tokens("several", 1))
 	shadow.Shadow = true
-	setClient(several, "blocked", policy.Client{Blocked: true})
-	setClient(several, "exempt", policy.Client{Exempt: true})
+	setClient(several, "blocked", policy.Terms{Blocked: true})
+	setClient(several, "exempt", policy.Terms{Exempt: true})
 	w := startWeir(shadow, several, broken, newPolicy("queue", queue("queue", 2, time.Second)))
 	defer w.Close()
 	w.at(1234 * time.Millisecond)

@@ -199,7 +199,7 @@ func TestPlacesAreHeld(t *testing.T) {
 func TestADenialSaysWhenToTryAgainIfThatHelps(t *testing.T) {
 	t.Parallel()
 	blocked := newPolicy("jobs", places("jobs", 1, time.Minute))
-	setClient(blocked, "mallory", policy.Client{Blocked: true})
+	setClient(blocked, "mallory", policy.Terms{Blocked: true})
 	_, c := start(t, client.Config{}, blocked)
 	_, err := c.Hold(t.Context(), client.Check{Policy: "jobs", Client: "mallory"})
 	assert.EqualError(t, err, "client: denied, however long it waits")

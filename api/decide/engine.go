@@ -65,7 +65,7 @@ func NewEngine(c Config, queue *Queue, policies policy.Policies, observe func(*p
 
 // Override has exceptions hold besides those of the policies, by their names, in the
 // place of those that held so before.
-func (e *Engine) Override(all map[string]map[policy.ClientKey]policy.Client) {
+func (e *Engine) Override(all map[string]map[policy.ClientKey]policy.Terms) {
 	for name, d := range e.deciders {
 		d.Override(all[name])
 	}

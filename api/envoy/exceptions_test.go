@@ -23,12 +23,12 @@ import (
 )
 
 // override has an exception hold for a client.
-func (f *fixture) override(t *testing.T, client string, c policy.Client) {
+func (f *fixture) override(t *testing.T, client string, c policy.Terms) {
 	t.Helper()
 	key, err := policy.ParseClientKey(client)
 	require.NoError(t, err)
 	c.Until = epoch.Add(time.Hour)
-	f.active.Load().decider.Override(map[policy.ClientKey]policy.Client{key: c})
+	f.active.Load().decider.Override(map[policy.ClientKey]policy.Terms{key: c})
 }
 
 func (f *fixture) endOverrides() { f.active.Load().decider.Override(nil) }
@@ -49,7 +49,7 @@ func TestCommitOfAnExemptReservationChangesNothing(t *testing.T) {
 				a := entries("tokens", "a")
 				f.ask(t, hits(a, 50))
 				require.EqualValues(t, 50, f.remains(t, a))
-				f.override(t, "d|tokens=a", policy.Client{Exempt: true})
+				f.override(t, "d|tokens=a", policy.Terms{Exempt: true})
 				code, id := f.reserve(t, 60, time.Minute, a)
 				require.EqualValues(t, reservedOK, code)
 				f.commit(t, id, actual, a)
@@ -65,7 +65,7 @@ func TestCommitWithoutAReservationOfAnExemptClientCountsNothing(t *testing.T) {
 	t.Parallel()
 	f := serve(t, Off, false, limited("tokens", "", 100))
 	a := entries("tokens", "a")
-	f.override(t, "d|tokens=a", policy.Client{Exempt: true})
+	f.override(t, "d|tokens=a", policy.Terms{Exempt: true})
 	f.commit(t, "", 70, a)
 	f.endOverrides()
 	assert.EqualValues(t, 100, f.remains(t, a))
@@ -79,7 +79,7 @@ func TestCommitWithoutAReservationOfABlockedClientCounts(t *testing.T) {
 		tokens.Rule.Limit.Algorithm = algorithm
 		f := serve(t, Off, false, tokens)
 		a := entries("tokens", "a")
-		f.override(t, "d|tokens=a", policy.Client{Blocked: true})
+		f.override(t, "d|tokens=a", policy.Terms{Blocked: true})
 		f.commit(t, "", 70, a)
 		f.endOverrides()
 		assert.EqualValues(t, 30, f.remains(t, a), algorithm)
@@ -100,7 +100,7 @@ func TestAnExemptClientGivesNothingBack(t *testing.T) {
 	f := serve(t, Off, false, limited("tokens", "", 100))
 	a := entries("tokens", "a")
 	f.ask(t, hits(a, 50))
-	f.override(t, "d|tokens=a", policy.Client{Exempt: true})
+	f.override(t, "d|tokens=a", policy.Terms{Exempt: true})
 	f.ask(t, hits(a, 30)) // not counted
 	f.ask(t, negative(a, 30))
 	f.endOverrides()
@@ -117,7 +117,7 @@ func TestGivingBackKnowsTheOverride(t *testing.T) {
 			f := serve(t, Off, false, tokens)
 			a := entries("tokens", "a")
 			name := f.active.Load().Config.Domains["d"].children["tokens"].Rule.Limit.Name
-			f.override(t, "d|tokens=a", policy.Client{Limits: map[string]int64{name: 100}})
+			f.override(t, "d|tokens=a", policy.Terms{Limits: map[string]int64{name: 100}})
 			r := f.ask(t, hits(a, 50))
 			require.Equal(t, rls.RateLimitResponse_OK, r.OverallCode)
 			require.EqualValues(t, 50, r.Statuses[0].LimitRemaining)
@@ -139,7 +139,7 @@ func TestCommitWithoutAReservationKnowsTheOverride(t *testing.T) {
 			f := serve(t, Off, false, tokens)
 			a := entries("tokens", "a")
 			name := f.active.Load().Config.Domains["d"].children["tokens"].Rule.Limit.Name
-			f.override(t, "d|tokens=a", policy.Client{Limits: map[string]int64{name: 100}})
+			f.override(t, "d|tokens=a", policy.Terms{Limits: map[string]int64{name: 100}})
 			require.EqualValues(t, 100, f.remains(t, a))
 			f.commit(t, "", 50, a)
 			assert.EqualValues(t, 50, f.remains(t, a))
@@ -229,7 +229,7 @@ func TestABlockByPrefixHoldsForLongNames(t *testing.T) {
 	tenant := &Descriptor{Key: "tenant"}
 	require.NoError(t, tenant.Add(limited("path", "", 100)))
 	f := serve(t, Off, false, tenant)
-	f.override(t, "d|tenant=evil|*", policy.Client{Blocked: true})
+	f.override(t, "d|tenant=evil|*", policy.Terms{Blocked: true})
 	short, long := entries("tenant", "evil", "path", "/a"), entries("tenant", "evil", "path", "/"+strings.Repeat("a", 1100))
 	require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, f.ask(t, short).OverallCode)
 	assert.Equal(t, rls.RateLimitResponse_OVER_LIMIT, f.ask(t, long).OverallCode)
@@ -245,8 +245,8 @@ func TestOverridesOfSharedClients(t *testing.T) {
 	f := serve(t, Off, false, shared, ending, limited("path", "", 100))
 	code := func(path string) rls.RateLimitResponse_Code { return f.ask(t, entries("path", path)).OverallCode }
 	ok, over := rls.RateLimitResponse_OK, rls.RateLimitResponse_OVER_LIMIT
-	f.override(t, `"d|path=/users/*/files"`, policy.Client{Blocked: true})
+	f.override(t, `"d|path=/users/*/files"`, policy.Terms{Blocked: true})
 	assert.Equal(t, []rls.RateLimitResponse_Code{over, over, ok, ok}, []rls.RateLimitResponse_Code{code("/users/a/files"), code("/users/b/files"), code("/users/a"), code("/static/a")})
-	f.override(t, `"d|path=/static/*"`, policy.Client{Blocked: true})
+	f.override(t, `"d|path=/static/*"`, policy.Terms{Blocked: true})
 	assert.Equal(t, []rls.RateLimitResponse_Code{ok, over, over, ok}, []rls.RateLimitResponse_Code{code("/users/a/files"), code("/static/a"), code("/static/b"), code("/static")})
 }

@@ -254,12 +254,12 @@ func TestLimitsAreFoundByTheNamesOfClients(t *testing.T) {
 	} {
 		k, err := policy.ParseClientKey(key)
 		require.NoError(t, err)
-		assert.Equal(t, want, p.NoteOn(&policy.Exception{Key: k, Client: policy.Client{Blocked: true}}), key)
+		assert.Equal(t, want, p.NoteOn(&policy.Exception{Key: k, Terms: policy.Terms{Blocked: true}}), key)
 	}
 	k, err := policy.ParseClientKey("d|user=x")
 	require.NoError(t, err)
-	other := policy.Client{Limits: map[string]int64{"path": 7}}
-	assert.Equal(t, `the limit "path" isn't one of those that count such a client`, p.NoteOn(&policy.Exception{Key: k, Client: other}))
+	other := policy.Terms{Limits: map[string]int64{"path": 7}}
+	assert.Equal(t, `the limit "path" isn't one of those that count such a client`, p.NoteOn(&policy.Exception{Key: k, Terms: other}))
 }
 
 func FuzzWildcard(f *testing.F) {

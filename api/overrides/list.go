@@ -17,8 +17,8 @@ import (
 type Override struct {
 	Policy string
 	Key    policy.ClientKey
-	// Client has Until; and Limits, or else it is Blocked or Exempt.
-	policy.Client
+	// Terms have Until; and Limits, or else they are Blocked or Exempt.
+	policy.Terms
 	Reason, By string
 	Revision   int64 // larger than that of each change before it
 }
@@ -97,7 +97,7 @@ func (l *list) merge(other list) (more bool) {
 func (e entry) after(other entry) bool {
 	return cmp.Or(
 		cmp.Compare(e.Revision, other.Revision), e.kept.Compare(other.kept), e.Until.Compare(other.Until),
-		strings.Compare(fmt.Sprint(e.Client, e.Reason, e.By), fmt.Sprint(other.Client, other.Reason, other.By)),
+		strings.Compare(fmt.Sprint(e.Terms, e.Reason, e.By), fmt.Sprint(other.Terms, other.Reason, other.By)),
 	) > 0
 }
 
@@ -179,7 +179,7 @@ func decode(data []byte) (list, error) {
 		l.entries[place{e.Policy, key}] = entry{
 			Override{
 				Policy: e.Policy, Key: key, Reason: e.Reason, By: e.By, Revision: e.Revision,
-				Client: policy.Client{Blocked: e.Blocked, Exempt: e.Exempt, Limits: e.Limits, Until: time.UnixMilli(e.Until)},
+				Terms: policy.Terms{Blocked: e.Blocked, Exempt: e.Exempt, Limits: e.Limits, Until: time.UnixMilli(e.Until)},
 			},
 			time.UnixMilli(e.Kept),
 		}

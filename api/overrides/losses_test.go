@@ -70,7 +70,7 @@ func TestEndedOnesTakeRoomForADayAtMost(t *testing.T) {
 			for n := range 4000 {
 				o := block(t, fmt.Sprintf("203.0.%d.%d", n>>8, n&255), MaxTime)
 				l.set(o, now)
-				o.Client = policy.Client{Until: time.UnixMilli(0)} // as Remove does
+				o.Terms = policy.Terms{Until: time.UnixMilli(0)} // as Remove does
 				l.set(o, now)
 			}
 			return nil
@@ -93,7 +93,7 @@ func TestTheLastChangeWinsAfterALoss(t *testing.T) {
 		lose(t, s)
 		fresh := newInstance(s) // was restarted beside Memcached
 		require.NoError(t, fresh.Read(t.Context()))
-		fresh.set(t, Override{Policy: "api", Key: key(t, "c"), Client: policy.Client{Exempt: true, Until: time.Now().Add(2 * time.Hour)}})
+		fresh.set(t, Override{Policy: "api", Key: key(t, "c"), Terms: policy.Terms{Exempt: true, Until: time.Now().Add(2 * time.Hour)}})
 		time.Sleep(2 * time.Second)
 		require.Equal(t, "exempt", a.All()[0].Kind())
 	})

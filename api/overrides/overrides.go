@@ -78,7 +78,7 @@ type Overrides struct {
 	foreign bool       // what is in the place of the list isn't one, as the log has said
 
 	mu      sync.Mutex // of the rest
-	changed func(map[string]map[policy.ClientKey]policy.Client)
+	changed func(map[string]map[policy.ClientKey]policy.Terms)
 	known   list
 	asked   time.Time // when the store last told it
 	ready   bool
@@ -87,14 +87,14 @@ type Overrides struct {
 
 // New returns overrides of which none is known yet; Watch reads them.
 func New(c Config) *Overrides {
-	o := &Overrides{cfg: c, list: c.KeyPrefix + ":overrides", known: list{entries: make(map[place]entry)}, changed: func(map[string]map[policy.ClientKey]policy.Client) {}, asked: c.Now()}
+	o := &Overrides{cfg: c, list: c.KeyPrefix + ":overrides", known: list{entries: make(map[place]entry)}, changed: func(map[string]map[policy.ClientKey]policy.Terms) {}, asked: c.Now()}
 	o.version = o.list + ":version"
 	return o
 }
 
 // Notify has changed be called with what is in force, by policy and key, now and
 // whenever that changes. It must not call o.
-func (o *Overrides) Notify(changed func(map[string]map[policy.ClientKey]policy.Client)) {
+func (o *Overrides) Notify(changed func(map[string]map[policy.ClientKey]policy.Terms)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.changed = changed
@@ -163,7 +163,7 @@ func (o *Overrides) Remove(ctx context.Context, policyName string, key policy.Cl
 		if err := check(l.entries[place{policyName, key}], revision, now); err != nil {
 			return err
 		}
-		l.set(Override{Policy: policyName, Key: key, Client: policy.Client{Until: time.UnixMilli(0)}}, now)
+		l.set(Override{Policy: policyName, Key: key, Terms: policy.Terms{Until: time.UnixMilli(0)}}, now)
 		return nil
 	})
 	return was, err
@@ -242,13 +242,13 @@ func (o *Overrides) adopt(l list, news bool) {
 // apply puts in force what is known, now and when the first of it ends. o.mu is held.
 func (o *Overrides) apply() {
 	now := o.cfg.Now()
-	all := make(map[string]map[policy.ClientKey]policy.Client)
+	all := make(map[string]map[policy.ClientKey]policy.Terms)
 	var end time.Time
 	for _, v := range o.known.inForce(now) {
 		if all[v.Policy] == nil {
-			all[v.Policy] = make(map[policy.ClientKey]policy.Client)
+			all[v.Policy] = make(map[policy.ClientKey]policy.Terms)
 		}
-		all[v.Policy][v.Key] = v.Client
+		all[v.Policy][v.Key] = v.Terms
 		if end.IsZero() || v.Until.Before(end) {
 			end = v.Until
 		}

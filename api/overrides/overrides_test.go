@@ -34,7 +34,7 @@ func key(t require.TestingT, s string) policy.ClientKey {
 }
 
 func block(t require.TestingT, client string, lasts time.Duration) Override {
-	return Override{Policy: "api", Key: key(t, client), Client: policy.Client{Blocked: true, Until: time.Now().Add(lasts)}}
+	return Override{Policy: "api", Key: key(t, client), Terms: policy.Terms{Blocked: true, Until: time.Now().Add(lasts)}}
 }
 
 // An instance has overrides, as a process that is told of changes has.
@@ -44,7 +44,7 @@ type instance struct {
 	foreign int
 
 	mu      sync.Mutex
-	inForce map[string]map[policy.ClientKey]policy.Client
+	inForce map[string]map[policy.ClientKey]policy.Terms
 }
 
 func newInstance(on Store) *instance {
@@ -53,7 +53,7 @@ func newInstance(on Store) *instance {
 		Store: on, KeyPrefix: "weir", Horizon: time.Second, Now: time.Now,
 		Foreign: func() { i.foreign++ }, Log: slog.New(slog.NewTextHandler(&i.log, nil)),
 	})
-	i.Notify(func(all map[string]map[policy.ClientKey]policy.Client) {
+	i.Notify(func(all map[string]map[policy.ClientKey]policy.Terms) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.inForce = all
@@ -394,7 +394,7 @@ func TestListsAreStoredAsTheyAre(t *testing.T) {
 		l := list{entries: make(map[place]entry)}
 		now := time.UnixMilli(1_750_000_000_000)
 		for range rapid.IntRange(0, 10).Draw(t, "entries") {
-			c := policy.Client{Until: now.Add(time.Duration(rapid.Int64Range(0, 1e6).Draw(t, "lasts")) * time.Millisecond)}
+			c := policy.Terms{Until: now.Add(time.Duration(rapid.Int64Range(0, 1e6).Draw(t, "lasts")) * time.Millisecond)}
 			switch rapid.IntRange(0, 2).Draw(t, "kind") {
 			case 0:
 				c.Blocked = true
@@ -404,7 +404,7 @@ func TestListsAreStoredAsTheyAre(t *testing.T) {
 				c.Limits = map[string]int64{"per-minute": rapid.Int64Range(1, counters.MaxLimit).Draw(t, "limit")}
 			}
 			l.set(Override{
-				Policy: rapid.SampledFrom([]string{"api", "llm"}).Draw(t, "policy"), Client: c,
+				Policy: rapid.SampledFrom([]string{"api", "llm"}).Draw(t, "policy"), Terms: c,
 				Key:    key(t, rapid.SampledFrom([]string{"a", "user:*", "10.0.0.0/8", "2001:db8::/32", "<b>\"\u202e"}).Draw(t, "client")),
 				Reason: rapid.String().Draw(t, "reason"), By: "ops",
 			}, now)
@@ -432,7 +432,7 @@ func TestMergingIsTheSameInAnyOrder(t *testing.T) {
 			lists[i] = list{entries: make(map[place]entry)}
 			for range rapid.IntRange(0, 5).Draw(t, "changes") {
 				client := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "client")
-				lists[i].set(Override{Policy: "api", Key: key(t, client), Client: policy.Client{
+				lists[i].set(Override{Policy: "api", Key: key(t, client), Terms: policy.Terms{
 					Blocked: true, Until: now.Add(time.Duration(rapid.IntRange(0, 5000).Draw(t, "lasts")) * time.Second),
 				}}, now)
 			}

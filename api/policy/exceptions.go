@@ -11,36 +11,37 @@ import (
 	"weir/counters"
 )
 
-// A Client holds a policy's exceptions for one client. The zero value is none.
-type Client struct {
+// Terms are what an exception gives a client in the place of what the policy says. The zero value
+// is none.
+type Terms struct {
 	// Limits replaces limits of the policy, by name.
 	Limits map[string]int64
 	// Exempt clients are always admitted, Blocked ones never. Neither is
 	// counted. Exempt wins.
 	Exempt, Blocked bool
-	// Until is when one ends that was made at run time. Its limits win over those of a
-	// check. Zero is for one of the policy itself.
+	// Until is when they end, if they were made at run time: then their limits win over those
+	// of a check. It is zero for terms of the policy itself.
 	Until time.Time
 }
 
-// Kind says in a word what the exception is: exempt, blocked, limits, or "" if it is none.
-func (c *Client) Kind() string {
+// Kind says in a word what they are: exempt, blocked, limits, or "" if they are none.
+func (t *Terms) Kind() string {
 	switch {
-	case c.Exempt:
+	case t.Exempt:
 		return "exempt"
-	case c.Blocked:
+	case t.Blocked:
 		return "blocked"
-	case len(c.Limits) > 0:
+	case len(t.Limits) > 0:
 		return "limits"
 	default:
 		return ""
 	}
 }
 
-// An Exception is what holds for whom. The nil Exception is none.
+// An Exception says for whom which terms hold. The nil Exception is none.
 type Exception struct {
 	Key ClientKey
-	Client
+	Terms
 }
 
 // AtRunTime reports whether the exception was made at run time.
@@ -129,10 +130,10 @@ type exceptions struct {
 	begins     [256]bool // whether a name that begins with this byte may have one of beginnings
 }
 
-func newExceptions(clients map[ClientKey]Client) exceptions {
+func newExceptions(all map[ClientKey]Terms) exceptions {
 	e := exceptions{names: make(map[string]*Exception), networks: make(map[netip.Prefix]*Exception), beginnings: make(map[string]*Exception)}
-	for k, client := range clients {
-		switch c := (&Exception{k, client}); {
+	for k, terms := range all {
+		switch c := (&Exception{k, terms}); {
 		case !k.network.IsValid() && !k.all:
 			e.names[k.name] = c
 		case k.all:
@@ -161,7 +162,7 @@ func newExceptions(clients map[ClientKey]Client) exceptions {
 	return e
 }
 
-// find returns the exception of a client, or none: by its name, else by the smallest
+// find returns the exception of a client, or an empty one: by its name, else by the smallest
 // network around its own, if it has one, else by the longest beginning of its
 // name.
 func (e *exceptions) find(name string, network netip.Prefix) *Exception {

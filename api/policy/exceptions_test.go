@@ -91,7 +91,7 @@ func TestExceptionsAreFoundAsBySearch(t *testing.T) {
 			return netip.PrefixFrom(address, address.BitLen()-rapid.IntRange(0, 32).Draw(t, label+" bits")).Masked()
 		}
 		name := func(label string) string { return rapid.StringMatching("[ab]{0,4}").Draw(t, label) }
-		all := make(map[ClientKey]Client)
+		all := make(map[ClientKey]Terms)
 		for i := range rapid.IntRange(0, 12).Draw(t, "keys") {
 			var k ClientKey
 			switch rapid.IntRange(0, 2).Draw(t, "kind") {
@@ -102,13 +102,13 @@ func TestExceptionsAreFoundAsBySearch(t *testing.T) {
 			default:
 				k.name = name("name")
 			}
-			all[k] = Client{Limits: map[string]int64{"limit": int64(i)}}
+			all[k] = Terms{Limits: map[string]int64{"limit": int64(i)}}
 		}
 		client, of := name("client"), netip.Prefix{}
 		if rapid.Bool().Draw(t, "has an address") {
 			of = network("its network")
 		}
-		best, rank := Client{}, -1
+		best, rank := Terms{}, -1
 		for k, c := range all {
 			r := -1
 			switch {
@@ -126,17 +126,17 @@ func TestExceptionsAreFoundAsBySearch(t *testing.T) {
 			}
 		}
 		e := newExceptions(all)
-		require.Equal(t, best, e.find(client, of).Client)
+		require.Equal(t, best, e.find(client, of).Terms)
 	})
 }
 
 // newIndex returns the index of a policy with exceptions for these keys.
 func newIndex(t require.TestingT, keys ...string) *Index {
-	p := &Policy{Clients: make(map[ClientKey]Client)}
+	p := &Policy{Clients: make(map[ClientKey]Terms)}
 	for _, key := range keys {
 		k, err := ParseClientKey(key)
 		require.NoError(t, err)
-		p.Clients[k] = Client{}
+		p.Clients[k] = Terms{}
 	}
 	return NewIndex(p)
 }

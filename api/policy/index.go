@@ -25,12 +25,12 @@ func NewIndex(p *Policy) *Index {
 
 // Override has exceptions hold besides those of the policy, until it is called again:
 // each in the place of the policy's of the same key.
-func (x *Index) Override(with map[ClientKey]Client) {
+func (x *Index) Override(with map[ClientKey]Terms) {
 	if len(with) == 0 {
 		x.exceptions.Store(&x.own)
 		return
 	}
-	all := make(map[ClientKey]Client, len(x.Clients)+len(with))
+	all := make(map[ClientKey]Terms, len(x.Clients)+len(with))
 	maps.Copy(all, x.Clients)
 	maps.Copy(all, with)
 	found := newExceptions(all)

@@ -78,7 +78,7 @@ type Policy struct {
 	// Clients are exceptions. Of those that hold for a client, the one of its
 	// own name counts, else that of the smallest network, else that of the
 	// longest beginning.
-	Clients map[ClientKey]Client
+	Clients map[ClientKey]Terms
 
 	// The rest is for forward auth.
 

@@ -24,7 +24,7 @@ type exceptionReader struct {
 // clients reads the exceptions for clients.
 func (r *exceptionReader) clients(n *yaml.Node) {
 	p := r.policy
-	p.Clients = make(map[policy.ClientKey]policy.Client)
+	p.Clients = make(map[policy.ClientKey]policy.Terms)
 	lines := make(map[policy.ClientKey]int)
 	r.mapping(n, "clients", func(key, value *yaml.Node) {
 		k, err := policy.ParseClientKey(key.Value)
@@ -37,7 +37,7 @@ func (r *exceptionReader) clients(n *yaml.Node) {
 		default:
 			lines[k] = key.Line
 		}
-		var c policy.Client
+		var c policy.Terms
 		name := "client " + strconv.Quote(key.Value)
 		if variable.MatchString(key.Value) {
 			r.fail(key, "%s has no name", name)
@@ -53,7 +53,7 @@ func (r *exceptionReader) clients(n *yaml.Node) {
 }
 
 // clientKeys are the keys of a client, which messages call by name.
-func (r *exceptionReader) clientKeys(name string, c *policy.Client) []yamlKey {
+func (r *exceptionReader) clientKeys(name string, c *policy.Terms) []yamlKey {
 	return []yamlKey{
 		{"limits", func(n *yaml.Node) { c.Limits = r.numbers("limits of "+name, n) }},
 		r.boolean("exempt", &c.Exempt),

@@ -87,7 +87,7 @@ func policyKinds() []yamlKind {
 	return []yamlKind{
 		{"a policy", namesOf(r.policyKeys(new(policy.Policy), new(string)))},
 		{"a limit", namesOf(r.limitKeys(new(policy.Limit)))},
-		{"a client", namesOf(exceptions.clientKeys("", new(policy.Client)))},
+		{"a client", namesOf(exceptions.clientKeys("", new(policy.Terms)))},
 		{"a route", namesOf(exceptions.routeKeys(new(policy.Route), new(map[string]int64)))},
 	}
 }

@@ -37,9 +37,9 @@ func embedded() *Limiters {
 }
 
 // byKey returns exceptions by the keys that the policy file has for them.
-func byKey(t *testing.T, clients map[string]policy.Client) map[policy.ClientKey]policy.Client {
+func byKey(t *testing.T, clients map[string]policy.Terms) map[policy.ClientKey]policy.Terms {
 	t.Helper()
-	keyed := make(map[policy.ClientKey]policy.Client)
+	keyed := make(map[policy.ClientKey]policy.Terms)
 	for text, c := range clients {
 		key, err := policy.ParseClientKey(text)
 		require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestPolicyFile(t *testing.T) {
 			SettleWithin: time.Minute,
 			OnStoreError: policy.StoreErrorDeny,
 			Shadow:       true,
-			Clients: byKey(t, map[string]policy.Client{
+			Clients: byKey(t, map[string]policy.Terms{
 				"gold-co":      {Limits: map[string]int64{"per-minute": 1000, "fixed-window": 500_000}},
 				"health-probe": {Exempt: true},
 				"abuser":       {Blocked: true},
@@ -151,7 +151,7 @@ policies:
 	assert.Equal(t, one.Limits[:1], policies["three"].Limits)
 	assert.EqualValues(t, 7, one.Limits[1].Limit)
 	assert.Equal(t, time.Minute, one.Limits[1].Window)
-	assert.Equal(t, byKey(t, map[string]policy.Client{
+	assert.Equal(t, byKey(t, map[string]policy.Terms{
 		"vip":   {Limits: map[string]int64{"slow": 70}},
 		"other": {Limits: map[string]int64{"slow": 70}},
 	}), two.Clients)
@@ -213,7 +213,7 @@ policies:
     limits: [{window: 1s, limit: 7, algorithm: fixed_window}]
 `)
 	p := policies["p"]
-	assert.Equal(t, byKey(t, map[string]policy.Client{"vip": {Limits: map[string]int64{"fixed-window": 70}}}), p.Clients)
+	assert.Equal(t, byKey(t, map[string]policy.Terms{"vip": {Limits: map[string]int64{"fixed-window": 70}}}), p.Clients)
 	assert.Equal(t, "POST /login", p.Routes[0].Limits[0].Route)
 }
 
