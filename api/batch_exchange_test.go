@@ -146,7 +146,7 @@ func (by way) TestBatchKeepsAPanicToItsOwnCheck(t *testing.T) {
 			s := by.newServiceWith(func(cfg *Config) {
 				now := cfg.Now
 				cfg.Now = func() time.Time {
-					if strings.Contains(string(debug.Stack()), "Decider).close") && countdown.Add(-1) == 0 {
+					if strings.Contains(string(debug.Stack()), "Decider).report") && countdown.Add(-1) == 0 {
 						panic("a bug")
 					}
 					return now()

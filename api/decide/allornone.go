@@ -124,7 +124,7 @@ func (j *joint) askAll() {
 		}
 	}
 	if denied {
-		left = slices.DeleteFunc(left, func(group []asking) bool { return !group[0].limits[0].counts(group[0].Policy) })
+		left = slices.DeleteFunc(left, func(group []asking) bool { return !group[0].limits[0].countsDenied(group[0].Policy) })
 	}
 	if len(left) == 1 {
 		j.askGroup(left[0])
@@ -150,13 +150,13 @@ func (j *joint) askAtOnce(groups [][]asking) {
 	}
 }
 
-func (j *joint) finish(one *asking) { one.ask(j.ctx, j.now, one.limits[one.asked:]) }
+func (j *joint) finish(one *asking) { one.ask(j.ctx, j.now, one.limits[one.next:]) }
 
 // seemsSpent reports whether the process remembers that nothing remains, so that
 // one will deny.
 func (j *joint) seemsSpent(one asking) bool {
 	l := &one.limits[0]
-	if p := one.Policy; l.counts(p) || p.Shadow || l.Leniency != policy.Strict {
+	if p := one.Policy; l.countsDenied(p) || p.Shadow || l.Leniency != policy.Strict {
 		return false
 	}
 	d, known := l.Limiter.PeekLocal(l.request(j.now))
@@ -170,7 +170,7 @@ func (one asking) denied() bool {
 }
 
 // askGroup asks limits of one client, and of one policy, in their order. Equal
-// ones that follow each other are asked in turn.
+// ones that follow each other are asked as if in turn.
 func (j *joint) askGroup(group []asking) {
 	for len(group) > 0 {
 		n := 1
@@ -185,11 +185,11 @@ func (j *joint) askGroup(group []asking) {
 		if n == 1 {
 			ask(0)
 		} else {
-			for i, answered := range inTurn(n, ask, decidedSooner) {
+			for i, answered := range asIfInTurn(n, ask, decidedSooner) {
 				equal[i].limits[0] = answered
 			}
 		}
-		if !equal[0].limits[0].counts(equal[0].Policy) && slices.ContainsFunc(equal, asking.denied) {
+		if !equal[0].limits[0].countsDenied(equal[0].Policy) && slices.ContainsFunc(equal, asking.denied) {
 			return
 		}
 		group = group[n:]
@@ -214,7 +214,7 @@ func (j *joint) refund() {
 		}
 		for i := range a.Limits {
 			one := asking{Answer: a, limits: a.Limits[i:][:1]}
-			if one.limits[0].counts(a.Policy) {
+			if one.limits[0].countsDenied(a.Policy) {
 				continue
 			}
 			if one.limits[0].consumed() {

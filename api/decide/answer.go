@@ -86,21 +86,21 @@ func (a *Answer) ask(ctx context.Context, now time.Time, limits []LimitCheck) {
 		l.asked = true
 		r := l.request(now)
 		d, err := l.Limiter.Take(ctx, r)
-		if l.end(a.Policy, d, err, r) {
+		if l.noteTake(a.Policy, d, err, r) {
 			return
 		}
 	}
 }
 
-// end notes what a Take of r by l, a limit of p, returned, and reports whether the
+// noteTake notes what a Take of r by l, a limit of p, returned, and reports whether the
 // limits after it needn't be asked.
-func (l *LimitCheck) end(p *policy.Policy, d counters.Decision, err error, r counters.Request) bool {
+func (l *LimitCheck) noteTake(p *policy.Policy, d counters.Decision, err error, r counters.Request) bool {
 	if err != nil && l.onStoreError(p) == policy.StoreErrorLocal {
 		l.Degraded = err
 		d, err = l.Limiter.TakeLocal(r, err)
 	}
 	l.record(p, d, err, r)
-	return l.refuses(p) || !p.CountDenied && !l.counts(p) && l.denies(p)
+	return l.refuses(p) || !p.CountDenied && !l.countsDenied(p) && l.denies(p)
 }
 
 // record notes what l, a limit of p, answered. If the store couldn't decide r,
@@ -129,12 +129,14 @@ func (l *LimitCheck) onStoreError(p *policy.Policy) policy.OnStoreError {
 	return cmp.Or(l.OnStoreError, p.OnStoreError)
 }
 
-// undecided reports whether l was asked in vain and its policy, p, denies then.
+// undecided reports whether l, which was asked, couldn't decide, and its on_store_error in p, its
+// policy, is deny.
 func (l *LimitCheck) undecided(p *policy.Policy) bool {
 	return !l.decided && l.onStoreError(p) == policy.StoreErrorDeny
 }
 
-// refuses reports whether p then denies whatever other limits do.
+// refuses reports whether l is undecided and its check is refused for that, whatever other limits
+// do.
 func (l *LimitCheck) refuses(p *policy.Policy) bool {
 	return l.undecided(p) && l.Leniency == policy.Strict && !p.Shadow
 }
@@ -144,8 +146,8 @@ func (l *LimitCheck) denies(p *policy.Policy) bool {
 	return l.Leniency == policy.Strict && (!l.Allowed || l.undecided(p))
 }
 
-// counts reports whether denied requests count in l, a limit of p. They keep no places.
-func (l *LimitCheck) counts(p *policy.Policy) bool {
+// countsDenied reports whether denied requests count in l, a limit of p. They keep no places.
+func (l *LimitCheck) countsDenied(p *policy.Policy) bool {
 	return l.Lease == 0 && (p.CountDenied || l.CountDenied)
 }
 
@@ -230,17 +232,17 @@ func (a *Answer) judge() {
 	a.Allowed = a.Allowed && !a.quotasDeny
 }
 
-// refund undoes what the limits of a have admitted in which denied requests don't count. For those, and for the
-// limits that weren't asked, the answer then says how they stand.
+// refund undoes what the limits of a have admitted, but for those in which denied requests count.
+// The answer then says how those that it undid stand, and those that weren't asked.
 func (a *Answer) refund(ctx context.Context, now time.Time) {
 	known := a.denialKnown()
 	for i := range a.Limits {
-		if l := &a.Limits[i]; l.consumed() && !l.counts(a.Policy) {
+		if l := &a.Limits[i]; l.consumed() && !l.countsDenied(a.Policy) {
 			l.refund(ctx, now)
 		}
 	}
 	for i := range a.Limits {
-		if l := &a.Limits[i]; !a.Refused && l.needsLook() && !l.counts(a.Policy) && !l.lookBack(a.Policy, now, known) {
+		if l := &a.Limits[i]; !a.Refused && l.needsLook() && !l.countsDenied(a.Policy) && !l.lookBack(a.Policy, now, known) {
 			l.look(ctx, a.Policy, now)
 		}
 	}

@@ -78,7 +78,7 @@ func groupByClient(checks []Check) (firsts, next []int) {
 }
 
 // decideGroup decides checks of one client of one policy, in their order: that of
-// number i and those that are next. Equal ones that follow it are decided in turn. When
+// number i and those that are next. Equal ones that follow it are decided as if in turn. When
 // the caller has left, none begins: a long batch must not hold up a shutdown.
 func (t *together) decideGroup(checks []Check, i int, next []int) {
 	for {
@@ -94,7 +94,7 @@ func (t *together) decideGroup(checks []Check, i int, next []int) {
 		for i = next[i]; i > 0 && checks[i].Cost == q.Cost && checks[i].Settle == q.Settle && slices.Equal(checks[i].Limits, q.Limits); i = next[i] {
 			equal = append(equal, i)
 		}
-		for k, outcome := range inTurn(len(equal), decide, decidedFirst) {
+		for k, outcome := range asIfInTurn(len(equal), decide, decidedFirst) {
 			t.done(equal[k], outcome)
 		}
 		if i == 0 {

@@ -104,8 +104,8 @@ func (c *Claims) outcome(q *claim, id []byte, now counters.State, first bool, er
 	return false, &Unclaimed{err}
 }
 
-// claimed reports whether somebody has claimed what has that key, as far as the store tells.
-func (c *Claims) claimed(ctx context.Context, key string) bool {
+// made reports whether somebody has made the claim of that key, as far as the store tells.
+func (c *Claims) made(ctx context.Context, key string) bool {
 	now, err := c.Store.Load(ctx, key)
 	return err == nil && now.Exists()
 }

@@ -104,15 +104,15 @@ func (e *Engine) enter(caller context.Context, checks int) (now time.Time, ctx *
 type Decider struct {
 	*policy.Index
 	Config
-	plans    map[*policy.Route]*plan // nil is the route of checks that have none
-	claims   counters.Namespace      // the key of one is this, the client and "_", and its name
-	observer Observer
+	plans     map[*policy.Route]*plan // nil is the route of checks that have none
+	claimKeys counters.Namespace      // the key of one is this, the client and "_", and its name
+	observer  Observer
 }
 
 // NewDecider returns what decides by p, which must not be changed any more.
 func NewDecider(c Config, p *policy.Policy, o Observer) *Decider {
 	d := &Decider{Index: policy.NewIndex(p), Config: c, plans: make(map[*policy.Route]*plan), observer: o}
-	d.claims = counters.CounterNamespace(c.Claims.KeyPrefix, p.Name, "-", 0)
+	d.claimKeys = counters.CounterNamespace(c.Claims.KeyPrefix, p.Name, "-", 0)
 	d.plans[nil] = newPlan(p.Limits, nil)
 	for i := range p.Routes {
 		r := &p.Routes[i]
@@ -144,13 +144,13 @@ func (d *Decider) Check(ctx context.Context, q Check, now time.Time) (*Answer, e
 	}
 	a.ask(ctx, now, a.Limits)
 	a.conclude(ctx, now)
-	return d.close(a, now)
+	return d.report(a, now)
 }
 
-// prepare is find for a check, which has to be settled if one of its limits has leases, and
+// prepare is newAnswer for a check, which has to be settled if one of its limits has leases, and
 // if it is to be settled must have a receipt.
 func (d *Decider) prepare(q Check) (*Answer, error) {
-	a, err := d.find(q)
+	a, err := d.newAnswer(q)
 	if err != nil {
 		return nil, err
 	}
@@ -168,10 +168,10 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 	return a, nil
 }
 
-// find validates q and finds the limits in force. The answer allows, unless
+// newAnswer validates q and finds the limits in force. The answer allows, unless
 // the client is blocked, and its limits haven't been asked. The error is an
 // Invalid.
-func (d *Decider) find(q Check) (*Answer, error) {
+func (d *Decider) newAnswer(q Check) (*Answer, error) {
 	if err := q.validate(); err != nil {
 		return nil, err
 	}
@@ -227,9 +227,9 @@ func (d *Decider) find(q Check) (*Answer, error) {
 	return a, nil
 }
 
-// close tells the observer of the answer to a check that began at now, and returns
+// report tells the observer of the answer to a check that began at now, and returns
 // it. The error is a Refused.
-func (d *Decider) close(a *Answer, now time.Time) (*Answer, error) {
+func (d *Decider) report(a *Answer, now time.Time) (*Answer, error) {
 	d.observer.Decided(a, now, d.Now().Sub(now))
 	if a.Refused {
 		return a, refused(a)
@@ -241,13 +241,13 @@ func (d *Decider) close(a *Answer, now time.Time) (*Answer, error) {
 // nothing. Of an address that forward auth counts by another name, it is the answer of
 // the name of which less is left. The error is an Invalid or a Refused.
 func (d *Decider) Peek(ctx context.Context, client string, now time.Time) (*Answer, error) {
-	a, _, err := d.stands(ctx, client, now)
+	a, _, err := d.peekNamed(ctx, client, now)
 	return a, err
 }
 
-// stands is Peek, and returns which check it is the answer to.
-func (d *Decider) stands(ctx context.Context, client string, now time.Time) (a *Answer, q Check, err error) {
-	for i, by := range d.named(client) {
+// peekNamed is Peek, and returns which check it is the answer to.
+func (d *Decider) peekNamed(ctx context.Context, client string, now time.Time) (a *Answer, q Check, err error) {
+	for i, by := range d.checksOf(client) {
 		b, err := d.peek(ctx, by, now)
 		switch {
 		case err != nil:
@@ -264,9 +264,9 @@ func (d *Decider) stands(ctx context.Context, client string, now time.Time) (a *
 	return a, q, nil
 }
 
-// named returns the checks, of cost 1, that may be those of a client that somebody names: of
+// checksOf returns the checks, of cost 1, that may be those of a client that somebody names: of
 // an address as forward auth makes them, and of the name as it stands.
-func (d *Decider) named(client string) []Check {
+func (d *Decider) checksOf(client string) []Check {
 	q := Check{Policy: d.Name, Client: client, Cost: 1}
 	if address, ok := d.AddressOf(client); ok {
 		by := q
@@ -279,7 +279,7 @@ func (d *Decider) named(client string) []Check {
 
 // peek answers q without consuming anything.
 func (d *Decider) peek(ctx context.Context, q Check, now time.Time) (*Answer, error) {
-	a, err := d.find(q)
+	a, err := d.newAnswer(q)
 	if err != nil {
 		return nil, err
 	}
@@ -304,7 +304,7 @@ func (d *Decider) peek(ctx context.Context, q Check, now time.Time) (*Answer, er
 // Look returns what Peek does, with the limits of routes behind those of the answer, and what
 // is in use of each. The error is one of Peek's, or one of a counters.Store.
 func (d *Decider) Look(ctx context.Context, client string, now time.Time) (*Answer, []counters.Usage, error) {
-	a, q, err := d.stands(ctx, client, now)
+	a, q, err := d.peekNamed(ctx, client, now)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -337,7 +337,7 @@ func (d *Decider) Look(ctx context.Context, client string, now time.Time) (*Answ
 // counters.Store, and names the limit that may not have been reset.
 func (d *Decider) Reset(ctx context.Context, client string, now time.Time) error {
 	began := time.Now()
-	for _, q := range d.named(client) {
+	for _, q := range d.checksOf(client) {
 		for l := range d.EachLimit() {
 			// Refunds go by when the reset of their own limit was.
 			if err := l.Limiter.Reset(ctx, q.Client, now.Add(time.Since(began))); err != nil {
@@ -353,7 +353,7 @@ func (d *Decider) Reset(ctx context.Context, client string, now time.Time) error
 
 // Forget drops what the process remembers of the client.
 func (d *Decider) Forget(client string) {
-	for _, q := range d.named(client) {
+	for _, q := range d.checksOf(client) {
 		for l := range d.EachLimit() {
 			l.Limiter.Forget(q.Client)
 		}

@@ -35,13 +35,13 @@ func takesMany(l *policy.Limit) manyTaker {
 // of the run will follow.
 const enoughTogether = 128
 
-// A run asks limits for the checks of one request. Those that ask the same
+// A run asks limits for checks that are decided at one moment. Those that ask the same
 // limiter for different clients share its exchanges with the store; the others
 // are asked one by one, many at once.
 type run struct {
 	ctx *counters.Deadline
 	now time.Time // when it began
-	few int       // so many ask a limit one by one
+	few int       // up to so many ask a limit one by one
 	// by asks the limits that an asking hasn't asked yet, and ends its check. That may take
 	// store operations, unless none is left and nothing has to be given back.
 	by interface{ finish(one *asking) }
@@ -66,7 +66,7 @@ type asking struct {
 	number  int      // of that
 	told    bool     // its outcome has been
 	limits  []LimitCheck
-	asked   int   // how many of the limits have been, or needn't be
+	next    int   // the first of limits that is still to be asked; their number if none is
 	err     error // why nothing was decided
 }
 
@@ -162,7 +162,7 @@ func (r *run) askSoon() {
 func (r *run) askTogether(limiter manyTaker, askings []*asking) {
 	requests, told := make([]counters.Request, len(askings)), make([]bool, len(askings))
 	for i, one := range askings {
-		l := &one.limits[one.asked]
+		l := &one.limits[one.next]
 		l.asked, requests[i] = true, l.request(r.now)
 	}
 	if p := contain(func() {
@@ -190,12 +190,12 @@ func (r *run) taken(one *asking, request counters.Request, t counters.Taken) {
 		r.askAlone(one)
 		return
 	}
-	l := &one.limits[one.asked]
-	one.asked++
-	if l.end(one.Policy, t.Decision, t.Err, request) {
-		one.asked = len(one.limits)
+	l := &one.limits[one.next]
+	one.next++
+	if l.noteTake(one.Policy, t.Decision, t.Err, request) {
+		one.next = len(one.limits)
 	}
-	if one.asked == len(one.limits) {
+	if one.next == len(one.limits) {
 		// Who is denied by one of several limits has something to take back, or
 		// asks how the others stand.
 		if len(one.limits) == 1 || !one.mayRefund() {
@@ -205,7 +205,7 @@ func (r *run) taken(one *asking, request counters.Request, t counters.Taken) {
 		}
 		return
 	}
-	limiter := takesMany(one.limits[one.asked].Limit)
+	limiter := takesMany(one.limits[one.next].Limit)
 	if limiter == nil {
 		r.askAlone(one)
 	} else if r.waitFor(limiter, one) == enoughTogether {
@@ -219,7 +219,7 @@ func (r *run) taken(one *asking, request counters.Request, t counters.Taken) {
 // requests don't count.
 func (one *asking) mayRefund() bool {
 	return slices.ContainsFunc(one.limits, func(l LimitCheck) bool { return l.asked && l.denies(one.Policy) }) &&
-		slices.ContainsFunc(one.limits, func(l LimitCheck) bool { return !l.counts(one.Policy) })
+		slices.ContainsFunc(one.limits, func(l LimitCheck) bool { return !l.countsDenied(one.Policy) })
 }
 
 // askAlone goes on with an asking in a goroutine of its own.

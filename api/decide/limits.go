@@ -86,7 +86,7 @@ func (d *Decider) ReserveLimits(checks []LimitCheck, within time.Duration) (r re
 func (d *Decider) unreserve(checks []LimitCheck, now time.Time) {
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
 	AtOnce(len(checks), d.StoreTimeout, func(i int) {
-		if c := &checks[i]; c.counts(d.Policy) && c.asked && c.decided {
+		if c := &checks[i]; c.countsDenied(d.Policy) && c.asked && c.decided {
 			taken := c.Decision
 			taken.Allowed = true
 			_ = c.Limiter.Refund(ctx, c.request(now), taken)

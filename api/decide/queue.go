@@ -49,7 +49,7 @@ type Queue struct {
 	decided atomic.Int64 // checks that the store has decided
 
 	mu      sync.Mutex
-	now     float64 // checks at once, as room has it
+	current float64 // checks at once by now, as room has it
 	inside  int
 	waiting []*waiter // in the order of their turns
 	timer   *time.Timer
@@ -69,7 +69,7 @@ type waiter struct {
 // nothing since it was called last; one goroutine at a time calls it.
 func NewQueue(most int, timeout time.Duration, silent func() bool) *Queue {
 	return &Queue{
-		most: float64(most), now: float64(most), late: timeout / lateParts, idle: min(timeout/idleParts, maxIdle),
+		most: float64(most), current: float64(most), late: timeout / lateParts, idle: min(timeout/idleParts, maxIdle),
 		longest: min(waitTimeouts*timeout, maxWait), silent: silent,
 	}
 }
@@ -129,11 +129,11 @@ func (q *Queue) enter(ctx context.Context, checks int) (held time.Duration, leav
 }
 
 // room reports whether another batch may begin: a large one while fewer checks
-// than now are inside, and the smallest while fewer than twice as many are. q.mu
+// than current are inside, and the smallest while fewer than twice as many are. q.mu
 // is held.
 func (q *Queue) room(checks int) bool {
 	small := 1 - float64(checks)/MaxBatch
-	return q.inside == 0 || float64(q.inside) < q.now*(1+small)
+	return q.inside == 0 || float64(q.inside) < q.current*(1+small)
 }
 
 func (q *Queue) leave(checks int, took time.Duration) {
@@ -141,9 +141,9 @@ func (q *Queue) leave(checks int, took time.Duration) {
 	defer q.mu.Unlock()
 	q.inside -= checks
 	if took > q.late {
-		q.now = max(q.now-q.now/shrinkParts, min(MaxBatch, q.most))
+		q.current = max(q.current-q.current/shrinkParts, min(MaxBatch, q.most))
 	} else {
-		q.now = min(q.now+float64(checks)/growParts, q.most)
+		q.current = min(q.current+float64(checks)/growParts, q.most)
 	}
 	q.admitMore()
 }

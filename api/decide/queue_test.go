@@ -46,7 +46,7 @@ func TestTheQueueHasBatchesWait(t *testing.T) {
 		assert.Equal(t, []int{0, 1, 30, 31, 60, 61}, queueTimeline(q, 30, true, 1000, 1000, 1000, 1000, 1000, 1000))
 		assert.Equal(t, []int{0, 1, 30, 3, 4}, queueTimeline(q, 30, true, 1000, 1000, 1000, 10, 900), "there is room for small ones")
 		assert.Equal(t, []int{0, 1, 2, 31, 32, 30}, queueTimeline(q, 30, true, 1000, 1000, 900, 900, 900, 800), "but not without end")
-		q.most, q.now = 1, 1
+		q.most, q.current = 1, 1
 		assert.Equal(t, []int{0, 90, 60, 30, 120}, queueTimeline(q, 30, true, 1000, 1000, 400, 10, 990))
 		assert.Zero(t, q.inside)
 		assert.Empty(t, q.waiting)
@@ -66,7 +66,7 @@ func TestTheQueueNarrowsWhenBatchesAreLate(t *testing.T) {
 			queueTimeline(q, 24, true, 1000)
 		}
 		assert.Equal(t, []int{0, 1, 24}, queueTimeline(q, 24, true, 1000, 1000, 1000))
-		assert.Equal(t, q.most, q.now)
+		assert.Equal(t, q.most, q.current)
 	})
 }
 
@@ -78,10 +78,10 @@ func TestTheQueueOpensWhenNothingIsDecided(t *testing.T) {
 		silent := true
 		q := NewQueue(2000, 50*time.Millisecond, func() bool { return silent })
 		assert.Equal(t, []int{0, 1, 12, 12, 12, 12}, queueTimeline(q, 50, false, 1000, 1000, 1000, 1000, 1000, 1000))
-		q.now = 2000
+		q.current = 2000
 		assert.Equal(t, []int{0, 1, 50, 51}, queueTimeline(q, 50, true, 1000, 1000, 1000, 1000))
 		silent = false
-		q.now = 2000
+		q.current = 2000
 		assert.Equal(t, []int{0, 1, 50, 51}, queueTimeline(q, 50, false, 1000, 1000, 1000, 1000))
 	})
 }

@@ -102,7 +102,7 @@ func (e *Engine) Settle(asked []Settling, done func(i int, s *Settlement, err er
 // keyOf returns the key by which the settlement of r is claimed.
 func (d *Decider) keyOf(r *receipt.Receipt) string {
 	var b [128]byte // longer keys cost another allocation
-	return string(strconv.AppendUint(append(d.claims.AppendStateKey(b[:0], r.Client), '_'), r.Nonce, 36))
+	return string(strconv.AppendUint(append(d.claimKeys.AppendStateKey(b[:0], r.Client), '_'), r.Nonce, 36))
 }
 
 // settlements are under way together.
@@ -156,7 +156,7 @@ func (t *settlements) settle(c *Claims) {
 	if p := contain(func() {
 		c.claimAll(t.ctx, t.claims, func(i int, f func()) { t.all[i].doApart(f) }, func(i int, first bool, err error) {
 			told[i] = true
-			t.all[i].do(func() { t.all[i].claimed(first, err) })
+			t.all[i].do(func() { t.all[i].begin(first, err) })
 		})
 	}); p != nil {
 		for i := range t.all {
@@ -210,8 +210,9 @@ func (s *settlement) end(err error) {
 	}
 }
 
-// claimed goes on with s if it is the first of its receipt.
-func (s *settlement) claimed(first bool, err error) {
+// begin makes the changes of s, if it is the first of its receipt. err says that the store doesn't
+// tell.
+func (s *settlement) begin(first bool, err error) {
 	if err == nil && first {
 		s.change()
 		return
@@ -264,7 +265,7 @@ func (s *settlement) changed() {
 	}
 	var unknown []*LimitCheck
 	for i := range s.Limits {
-		if l := &s.Limits[i]; !l.stands(s.Policy, s.now, l.Refunded > 0) {
+		if l := &s.Limits[i]; !l.lookBackAfterChange(s.Policy, s.now, l.Refunded > 0) {
 			unknown = append(unknown, &l.LimitCheck)
 		}
 	}
@@ -288,11 +289,11 @@ func (s *settlement) late() {
 	again.wait()
 }
 
-// ErrNoLease says that a receipt has no lease to be renewed, ErrLost that its lease has
+// errNoLease says that a receipt has no lease to be renewed, ErrLost that its lease has
 // ended and there is no room for another one, ErrSettled that it was given back, and
 // ErrBlocked that its client is blocked by now.
 var (
-	ErrNoLease = Invalid("receipt: its check has no lease, so there is nothing to renew")
+	errNoLease = Invalid("receipt: its check has no lease, so there is nothing to renew")
 	ErrLost    = errors.New("decide: the lease has ended, and there is no room for another")
 	ErrSettled = errors.New("decide: the lease was given back")
 	ErrBlocked = errors.New("decide: the client is blocked, and its lease ends by itself")
@@ -300,7 +301,7 @@ var (
 
 // Renew has the leases of r begin anew, and puts them into r; so does any other receipt of
 // theirs. One that has ended is admitted again, if there is room and r isn't settled. It
-// returns how long the new ones can be relied on. The error is an UnknownPolicy, ErrNoLease,
+// returns how long the new ones can be relied on. The error is an UnknownPolicy, an Invalid,
 // ErrLost, ErrSettled, ErrBlocked, ErrLate or a *Refused: then leases that there are go on. In
 // shadow mode it isn't ErrLost, ErrBlocked or a *Refused: what is under way goes on without. It
 // takes no longer than the store timeout.
@@ -317,7 +318,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		return 0, ErrBlocked
 	}
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
-	err = ErrNoLease
+	err = errNoLease
 	var renewed []LimitCheck
 	for limit, l := range d.reservedIn(r) {
 		if limit.Lease == 0 {
@@ -330,7 +331,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		}
 		c.asked = true
 		taken, failed := c.Limiter.Take(ctx, q)
-		c.end(d.Policy, taken, failed, q)
+		c.noteTake(d.Policy, taken, failed, q)
 		switch err = nil; {
 		case c.Contended, c.undecided(d.Policy):
 			err = &Refused{Policy: r.Policy, Client: r.Client, Limits: []string{c.Name}}
@@ -352,7 +353,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		within = leastOf(within, relied(c.Lease))
 	}
 	// Asked afterwards: whoever settles r from now on finds the leases.
-	if within > 0 && d.Claims.claimed(ctx, d.keyOf(r)) {
+	if within > 0 && d.Claims.made(ctx, d.keyOf(r)) {
 		for i := range renewed {
 			renewed[i].refund(ctx, now)
 		}
@@ -388,7 +389,7 @@ func (e *Engine) Charge(q Charge) (*Answer, error) {
 	if len(q.ID) > counters.MaxClientBytes {
 		return nil, invalid("id is %d bytes long; at most %d are possible", len(q.ID), counters.MaxClientBytes)
 	}
-	a, err := d.find(Check{Policy: q.Policy, Client: q.Client, Settle: true, charges: true})
+	a, err := d.newAnswer(Check{Policy: q.Policy, Client: q.Client, Settle: true, charges: true})
 	if err != nil {
 		return nil, err
 	}
@@ -398,7 +399,7 @@ func (e *Engine) Charge(q Charge) (*Answer, error) {
 	if q.ID != "" && len(a.Limits) > 0 {
 		sum := sha256.Sum256([]byte(q.ID))
 		limits := slices.Clone(a.Limits)
-		key := d.claims.Client(q.Client) + "c" + hex.EncodeToString(sum[:12])
+		key := d.claimKeys.Client(q.Client) + "c" + hex.EncodeToString(sum[:12])
 		if first, err = d.Claims.claim(ctx, claim{key, d.SettleWithin, &lateCharge{d, limits, q.Cost}}); err != nil {
 			return nil, err
 		}
@@ -407,7 +408,7 @@ func (e *Engine) Charge(q Charge) (*Answer, error) {
 		d.charge(a.Limits, q.Cost, now)
 	}
 	AtOnce(len(a.Limits), d.StoreTimeout, func(i int) {
-		if l := &a.Limits[i]; !l.stands(d.Policy, now, l.Lease > 0) {
+		if l := &a.Limits[i]; !l.lookBackAfterChange(d.Policy, now, l.Lease > 0) {
 			l.look(ctx, d.Policy, now)
 		}
 	})
@@ -450,10 +451,10 @@ func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {
 	}
 }
 
-// stands finds out by what the process remembers how l, a limit of p that has just been told of
-// something, stands, and reports whether it could. If known is true, it goes by what is remembered
+// lookBackAfterChange finds out by what the process remembers how l, a limit of p that has just been
+// told of a change, stands, and reports whether it could. If known is true, it goes by what is remembered
 // however old that is.
-func (l *LimitCheck) stands(p *policy.Policy, now time.Time, known bool) bool {
+func (l *LimitCheck) lookBackAfterChange(p *policy.Policy, now time.Time, known bool) bool {
 	l.Cost = 0
 	if d, recalled := l.Limiter.Recall(l.request(now)); recalled && known {
 		l.record(p, d, nil, l.request(now))

@@ -55,11 +55,10 @@ func callEach(n, atOnce int, patience time.Duration, f func(int)) {
 	}
 }
 
-// inTurn has ask answer n equal questions, and returns the answers in the order in
-// which they were decided. One by one, a thousand would take longer than they may.
-// As concurrent callers they cost a few store operations; and as they are equal,
-// their answers can be put in the order that they would have had.
-func inTurn[T any](n int, ask func(i int) T, compare func(a, b T) int) []T {
+// asIfInTurn has ask answer n equal questions at once, and returns the answers in the order that
+// they would have had one after another, which compare says. As concurrent callers they cost a few
+// store operations; in turn, a thousand would take longer than they may.
+func asIfInTurn[T any](n int, ask func(i int) T, compare func(a, b T) int) []T {
 	equal := make([]T, n)
 	callEach(n, n, 0, func(i int) { equal[i] = ask(i) })
 	slices.SortStableFunc(equal, compare)
