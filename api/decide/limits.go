@@ -197,8 +197,6 @@ func (c *LimitCheck) giveBack(ctx context.Context, now time.Time) {
 	d, err := c.Limiter.Peek(ctx, r)
 	used := capacity - d.Remaining
 	switch { // more may be in use than the limit
-	case c.Exception.IsExempt():
-		used = 0
 	case err != nil || d.Remaining > 0:
 	case c.Drains: // to nothing at most
 		used = c.Cost
