@@ -176,6 +176,18 @@ func (l *LimitCheck) lookBack(p *policy.Policy, now time.Time, denialKnown bool)
 	return known
 }
 
+// lookBackAfterChange finds out by what the process remembers how l, a limit of p that has just been
+// told of a change, stands, and reports whether it could. With anyAge it goes by what is remembered
+// however old that is.
+func (l *LimitCheck) lookBackAfterChange(p *policy.Policy, now time.Time, anyAge bool) bool {
+	l.Cost = 0
+	if d, recalled := l.Limiter.Recall(l.request(now)); recalled && anyAge {
+		l.record(p, d, nil, l.request(now))
+		return true
+	}
+	return l.lookBack(p, now, true)
+}
+
 // look finds out by the store how l, a limit of p, stands.
 func (l *LimitCheck) look(ctx context.Context, p *policy.Policy, now time.Time) {
 	r := l.request(now)

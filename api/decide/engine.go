@@ -7,7 +7,8 @@
 // exchanges with the store where a limiter takes many.
 //
 // Start reading at Decider.Check; together.go, batch.go and allornone.go decide several
-// checks, and exchange.go asks limits for all of them at once.
+// checks, and exchange.go asks limits for all of them at once. What a check has reserved is
+// settled in settle.go, once by claims.go, and renewed in renew.go.
 package decide
 
 import (
