@@ -165,7 +165,7 @@ func (l *LimitCheck) refund(ctx context.Context, now time.Time) {
 }
 
 // lookBack finds out how l, a limit of p, stands by what the process remembers, and reports
-// whether it could. If the denial wasn't known beforehand, it reads the store too: other
+// whether it could. It can't if l wasn't asked, unless the denial was known beforehand: other
 // instances may have counted since.
 func (l *LimitCheck) lookBack(p *policy.Policy, now time.Time, denialKnown bool) bool {
 	r := l.request(now)
