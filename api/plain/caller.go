@@ -54,7 +54,7 @@ func (x *caller) watch() {
 	case x.body.left > 0 || in.end == len(in.buf):
 		return
 	case in.err != nil:
-		x.left()
+		x.cancel()
 		return
 	}
 	reading := make(chan struct{})
@@ -68,13 +68,13 @@ func (x *caller) watch() {
 		in.end += n
 		if err != nil && !x.ended {
 			in.err = err
-			x.left()
+			x.cancel()
 		}
 	}()
 }
 
-// left ends the context. x.mu is held.
-func (x *caller) left() {
+// cancel ends the context, as the client has left. x.mu is held.
+func (x *caller) cancel() {
 	x.err = context.Canceled
 	close(x.gone)
 }

@@ -18,7 +18,7 @@ type conn struct {
 	handle
 	place
 	due        atomic.Int64 // the Unix time at which it has waited for too long in a loop
-	busy       atomic.Bool  // a request is being answered, but in a loop
+	busy       atomic.Bool  // a goroutine has a request to answer, or to hand over; in a loop, at says so
 	in         input
 	head       head
 	body       body
@@ -31,23 +31,23 @@ type place struct{ at atomic.Int32 }
 
 // The values of a place.
 const (
-	served  int32 = iota // a goroutine of its own, or nobody any more
-	waiting              // a loop, until a request comes
-	busy                 // a loop, whose request is being answered
-	pending              // the same, and more has come
+	detached  int32 = iota // a goroutine of its own, or nobody any more
+	waiting                // a loop, until a request comes
+	answering              // a loop, whose request is being answered
+	pending                // the same, and more has come
 )
 
 // detach takes a connection that waits in a loop out of it, and reports whether it did.
-func (p *place) detach() bool { return p.at.CompareAndSwap(waiting, served) }
+func (p *place) detach() bool { return p.at.CompareAndSwap(waiting, detached) }
 
-// come notes that something has come, and reports whether the connection waited for that: its
+// arrive notes that something has come, and reports whether the connection waited for that: its
 // request is being answered then.
-func (p *place) come() bool {
+func (p *place) arrive() bool {
 	for {
 		switch at := p.at.Load(); {
-		case at == waiting && p.at.CompareAndSwap(waiting, busy):
+		case at == waiting && p.at.CompareAndSwap(waiting, answering):
 			return true
-		case at == busy && p.at.CompareAndSwap(busy, pending), at == pending, at == served:
+		case at == answering && p.at.CompareAndSwap(answering, pending), at == pending, at == detached:
 			return false
 		}
 	}

@@ -75,7 +75,8 @@ func (h *handle) listen(operation int) error {
 	return h.epoll.control(operation, &syscall.EpollEvent{Events: syscall.EPOLLIN | syscall.EPOLLRDHUP | edges, Fd: h.file})
 }
 
-// tellAgain has what has come told once more, if it isn't read. A copy is made only if so.
+// tellAgain has what has come told once more, if it isn't read. h is a copy: by now the
+// connection may be somebody else's, who changes its own.
 func (h handle) tellAgain() {
 	_ = h.raw.Control(func(uintptr) { _ = h.listen(syscall.EPOLL_CTL_MOD) }) // fails if others have closed it meanwhile
 }

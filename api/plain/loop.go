@@ -18,13 +18,13 @@ const patience = 10 * time.Millisecond
 type loop struct {
 	*shared
 	*epoll
-	together func([]*Exchange)
-	takes    func(*http.Request) bool
-	serve    func(*conn, *loop)          // in a goroutine, for as long as this doesn't take its requests
-	remove   func(*conn, http.ConnState) // what is closed
+	together      func([]*Exchange)
+	takesTogether func(*http.Request) bool
+	serve         func(*conn, *loop)          // in a goroutine, for as long as this doesn't take its requests
+	remove        func(*conn, http.ConnState) // what is closed
 }
 
-// An Exchange is a request that Together has to answer.
+// An Exchange is a request that Together has to answer. One goroutine at a time may use it.
 type Exchange struct {
 	Writer  http.ResponseWriter
 	Request *http.Request
@@ -58,7 +58,7 @@ func (l *loop) join(c *conn) bool {
 // returns reports whether c, whose goroutine has answered a request, goes on in the loop, and
 // prepares it for that.
 func (l *loop) returns(c *conn) bool {
-	if c.in.start < c.in.end || c.in.err != nil || !l.takes(c.head.request) {
+	if c.in.start < c.in.end || c.in.err != nil || !l.takesTogether(c.head.request) {
 		return false
 	}
 	_ = c.SetDeadline(time.Time{})
@@ -82,7 +82,7 @@ func (l *loop) run() {
 		set = set[:0]
 		for _, arrival := range all {
 			x := &room[len(set)]
-			if c := arrival.owner.(*conn); l.come(a, c, arrival.ending) {
+			if c := arrival.owner.(*conn); l.receive(a, c, arrival.ending) {
 				*x = Exchange{responses.Get().(*response), c.head.request, c, l}
 				set = append(set, x)
 			}
@@ -98,15 +98,15 @@ func (l *loop) run() {
 	}
 }
 
-// come reads what has come, and reports whether it is one whole request for Together and
+// receive reads what has come, and reports whether it is one whole request for Together and
 // nothing else. What is anything else is left to a goroutine.
-func (l *loop) come(a *attempt, c *conn, ending bool) bool {
-	if !c.place.come() || !l.read(a, c) {
+func (l *loop) receive(a *attempt, c *conn, ending bool) bool {
+	if !c.place.arrive() || !l.read(a, c) {
 		return false
 	}
 	in, r := &c.in, c.head.request
 	length, plain := c.head.read(in.buf[:in.end])
-	if !plain || length == 0 || int64(in.end-length) != r.ContentLength || in.end == len(in.buf) || ending || !l.takes(r) {
+	if !plain || length == 0 || int64(in.end-length) != r.ContentLength || in.end == len(in.buf) || ending || !l.takesTogether(r) {
 		l.leave(c)
 		return false
 	}
@@ -150,14 +150,14 @@ func (l *loop) goOn(c *conn) {
 func (l *loop) leave(c *conn) {
 	c.forget()
 	c.busy.Store(true)
-	c.at.Store(served)
+	c.at.Store(detached)
 	go l.serve(c, l)
 }
 
 // end closes c.
 func (l *loop) end(c *conn) {
 	c.forget()
-	c.at.Store(served)
+	c.at.Store(detached)
 	_ = c.Close()
 	l.remove(c, http.StateClosed)
 }

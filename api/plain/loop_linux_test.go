@@ -88,7 +88,7 @@ func TestWhatTheLoopLeaves(t *testing.T) {
 			if strings.HasSuffix(part, "\r\n\r\n") {
 				c.answer(t)
 			} else {
-				s.reaches(t, c, served)
+				s.reaches(t, c, detached)
 			}
 		}
 		assert.Equal(t, 1, all.asked(), "%.10q", parts)
@@ -125,16 +125,16 @@ func TestNothingThatComesAtOnceIsMissed(t *testing.T) {
 					runtime.Gosched()
 				}
 			}
-			if p.come() {
+			if p.arrive() {
 				read <- n
 			}
 		}
 	}()
 	for n := int32(1); n <= rounds; n++ {
-		p.at.Store(busy)
+		p.at.Store(answering)
 		round.Store(n) // what waits for the answer sends more as it has it
 		if p.wait() {
-			require.True(t, p.come(), "it is told again")
+			require.True(t, p.arrive(), "it is told again")
 			continue
 		}
 		select {

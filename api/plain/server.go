@@ -36,24 +36,23 @@ type Server struct {
 	TakesTogether func(*http.Request) bool
 
 	shared
-	takes  func(method, path string) bool
-	others *others
-	served sync.WaitGroup // the http.Server has its others
+	takes        func(method, path string) bool
+	others       *others
+	othersServed sync.WaitGroup // until the http.Server accepts no more others
 
 	mu       sync.Mutex
 	listener net.Listener
 	conns    map[*conn]struct{}
 }
 
-// NewServer returns a server of plain requests that takes allows, and of all others by
-// h. It is called concurrently, with the path as in url.URL. Both use h's Handler,
-// ReadTimeout, WriteTimeout, IdleTimeout, ErrorLog and ConnState, of which only the
-// last may be missing. ReadHeaderTimeout must equal ReadTimeout, and h must take heads
-// of 8 KiB.
+// NewServer returns a server that answers the plain requests that takes allows, and leaves
+// all others to h. takes is called concurrently, with the path as in url.URL. Both answer by
+// h's Handler, ReadTimeout, WriteTimeout, IdleTimeout, ErrorLog and ConnState, of which only
+// the last may be missing. ReadHeaderTimeout must equal ReadTimeout, and h must take heads of
+// 8 KiB.
 //
-// The handler of plain requests answers in a single Write, with a Content-Type, or not
-// at all. It must not use a request, or
-// anything in it but strings, after it has returned.
+// For a plain request, the Handler writes once at most, and then with a Content-Type. It must
+// not use a request, or anything in it but strings, after it has returned.
 func NewServer(h *http.Server, takes func(method, path string) bool) *Server {
 	s := &Server{shared: shared{http: h}, takes: takes, conns: make(map[*conn]struct{})}
 	s.others = &others{conns: make(chan *conn), closed: make(chan struct{}), hijacked: func(c *conn) { s.remove(c, http.StateHijacked) }}
@@ -68,10 +67,10 @@ func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	s.listener = l
 	s.mu.Unlock()
-	s.served.Go(func() { _ = s.http.Serve(s.others) })
+	s.othersServed.Go(func() { _ = s.http.Serve(s.others) })
 	var loops []*loop
 	if s.Together != nil {
-		loops = newLoops(loop{shared: &s.shared, together: s.Together, takes: s.TakesTogether, serve: s.serve, remove: s.remove})
+		loops = newLoops(loop{shared: &s.shared, together: s.Together, takesTogether: s.TakesTogether, serve: s.serve, remove: s.remove})
 		go s.tend(loops)
 	}
 	next := 0
@@ -162,7 +161,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		}
 	}
 	_ = s.others.Close()
-	s.served.Wait() // before that, the http.Server would cut the last one
+	s.othersServed.Wait() // before that, the http.Server would cut the last one
 	return s.http.Shutdown(ctx)
 }
 
@@ -206,7 +205,7 @@ func (s *Server) closeIdle() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		if c.at.Load() == served && !c.busy.Load() {
+		if c.at.Load() == detached && !c.busy.Load() {
 			_ = c.Conn.Close()
 		}
 	}
