@@ -38,69 +38,74 @@ func (s *Server) PlainServer(h *http.Server) *plain.Server {
 const checkPath, settlePath = "/v1/check", "/v1/settle"
 
 // together answers single checks and settlements that came at the same moment, as ServeHTTP
-// would. Those that may have to wait for their turn are left to it.
+// would.
 func (s *Server) together(requests []*plain.Exchange) {
 	if !s.requests.TryRLock() {
 		panic(http.ErrAbortHandler)
 	}
 	defer s.requests.RUnlock()
-	engine := s.active.Load()
+	active := s.active.Load()
 	t := requestSets.Get().(*requestSet)
 	defer t.release()
 	for _, x := range requests {
-		c := s.begin(x.Writer, x.Request)
-		c.SetPath(x.Request.URL.Path)
-		one := asker{x, c}
-		err := s.checkToken(c)
-		if err == nil {
-			err = fromElsewhere(x.Request, s.cfg.LocalOnly)
-		}
-		switch {
-		case err != nil:
-		case c.Path() == settlePath:
-			var q decide.Settling
-			if q, err = s.readSettlement(c); err == nil {
-				t.settlements, t.settle = append(t.settlements, q), append(t.settle, one)
-			}
-		default:
-			var b *body
-			var q decide.Check
-			if b, q, err = readCheck(c); err != nil {
-				break
-			}
-			if b.release(); engine.holds(q.Policy) {
-				s.echo.ReleaseContext(c)
-				x.Leave()
-				break
-			}
-			t.checks, t.check = append(t.checks, q), append(t.check, one)
-		}
-		if err != nil {
-			s.answer(one, err)
-		}
+		s.readInto(t, x, active)
 	}
 	settle := func() {
-		engine.Settle(t.settlements, func(i int, settled *decide.Settlement, err error) {
+		active.Settle(t.settlements, func(i int, settled *decide.Settlement, err error) {
 			if err == nil {
-				err = writeSettlement(t.settle[i].Context, settled)
+				err = writeSettlement(t.settleAskers[i].Context, settled)
 			}
-			s.answer(t.settle[i], err)
+			s.finish(t.settleAskers[i], err)
 		})
 	}
 	switch {
 	case len(t.checks) == 0:
 		settle()
 		return
-	case len(t.settle) == 0:
+	case len(t.settleAskers) == 0:
 		settle = nil
 	}
-	engine.Together(t.checks, s.cfg.Now(), settle, func(i int, o decide.Outcome) {
+	active.Together(t.checks, s.cfg.Now(), settle, func(i int, o decide.Outcome) {
 		err := o.Err
 		if err == nil {
-			err = s.writeAnswer(t.check[i].Context, o.Answer)
+			err = s.writeAnswer(t.checkAskers[i].Context, o.Answer)
 		}
-		s.answer(t.check[i], err)
+		s.finish(t.checkAskers[i], err)
 	})
+}
+
+// readInto adds what x asks to t. If that is wrong it is answered at once, and if it may have to
+// wait for its turn it is left to ServeHTTP.
+func (s *Server) readInto(t *requestSet, x *plain.Exchange, active *activePolicies) {
+	c := s.begin(x.Writer, x.Request)
+	c.SetPath(x.Request.URL.Path)
+	one := asker{x, c}
+	err := s.checkToken(c)
+	if err == nil {
+		err = fromElsewhere(x.Request, s.cfg.LocalOnly)
+	}
+	if err == nil && c.Path() == settlePath {
+		var q decide.Settling
+		if q, err = s.readSettlement(c); err == nil {
+			t.settlements, t.settleAskers = append(t.settlements, q), append(t.settleAskers, one)
+			return
+		}
+	}
+	if err != nil {
+		s.finish(one, err)
+		return
+	}
+	b, q, err := readCheck(c)
+	if err != nil {
+		s.finish(one, err)
+		return
+	}
+	if b.release(); active.holds(q.Policy) {
+		s.echo.ReleaseContext(c)
+		x.Leave()
+		return
+	}
+	t.checks, t.checkAskers = append(t.checks, q), append(t.checkAskers, one)
 }
 
 // An asker waits for the answer to a request that came together with others.
@@ -109,17 +114,17 @@ type asker struct {
 	echo.Context
 }
 
-// answer ends a request that was handled with err.
-func (s *Server) answer(a asker, err error) {
+// finish ends a request that was handled with err, and sends its answer.
+func (s *Server) finish(a asker, err error) {
 	s.end(a.Context, err)
 	a.Exchange.Answer()
 }
 
 // A requestSet is requests that came at the same moment, by what they ask. It is reused.
 type requestSet struct {
-	checks        []decide.Check
-	settlements   []decide.Settling
-	check, settle []asker // who asks for these
+	checks                    []decide.Check
+	settlements               []decide.Settling
+	checkAskers, settleAskers []asker // who asks for these
 }
 
 var requestSets = sync.Pool{New: func() any { return new(requestSet) }}
@@ -127,9 +132,9 @@ var requestSets = sync.Pool{New: func() any { return new(requestSet) }}
 func (t *requestSet) release() {
 	clear(t.checks)
 	clear(t.settlements)
-	clear(t.check)
-	clear(t.settle)
-	*t = requestSet{t.checks[:0], t.settlements[:0], t.check[:0], t.settle[:0]}
+	clear(t.checkAskers)
+	clear(t.settleAskers)
+	*t = requestSet{t.checks[:0], t.settlements[:0], t.checkAskers[:0], t.settleAskers[:0]}
 	requestSets.Put(t)
 }
 
