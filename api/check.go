@@ -17,7 +17,7 @@ func (s *Server) check(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	defer b.release()
+	defer b.release() // not earlier: the check's context is in it
 	now := s.cfg.Now()
 	b.context = counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
 	d, err := s.active.Load().ForChecks(q.Policy)

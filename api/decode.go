@@ -109,7 +109,7 @@ func checkContentType(value string) error {
 
 // decodeCheck decodes a body that is one check. The error is a problem.
 func (b *body) decodeCheck() (decide.Check, error) {
-	p := plainText{text: b.bytes.Bytes()}
+	p := compactJSON{text: b.bytes.Bytes()}
 	q, err := p.check(b.policy), error(nil)
 	if !p.ended() {
 		q, err = b.check(b.policy)
@@ -124,7 +124,7 @@ func (b *body) decodeCheck() (decide.Check, error) {
 // decodeBatch decodes a body that is a batch of checks, which are valid until it
 // is released. The error is a problem.
 func (b *body) decodeBatch() (batch, error) {
-	p := plainText{text: b.bytes.Bytes()}
+	p := compactJSON{text: b.bytes.Bytes()}
 	if b.batch = p.batch(b.batch[:0], b.policy); p.ended() {
 		return batch{checks: b.batch}, nil
 	}

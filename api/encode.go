@@ -189,7 +189,7 @@ func appendComma(b []byte) []byte {
 // appendString appends s as a JSON string. Bytes that aren't UTF-8 become
 // U+FFFD.
 func appendString(b []byte, s string) []byte {
-	if isPlain(s) {
+	if isLiteral(s) {
 		return append(append(append(b, '"'), s...), '"')
 	}
 	b, _ = jsontext.AppendQuote(b, s) // the error says that s isn't UTF-8

@@ -26,12 +26,12 @@ func (s *Server) forwardAuth(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return refusal(s.authorizeBy(c, d, active.checks[d.Name]), d.Policy)
+	return refusal(s.decideForwarded(c, d, active.checks[d.Name]), d.Policy)
 }
 
-// authorizeBy answers what is asked of the policy of d, whose checks are counted in
+// decideForwarded answers what is asked of the policy of d, whose checks are counted in
 // checks.
-func (s *Server) authorizeBy(c echo.Context, d *decide.Decider, checks *telemetry.Checks) error {
+func (s *Server) decideForwarded(c echo.Context, d *decide.Decider, checks *telemetry.Checks) error {
 	q := decide.Check{Policy: d.Name, Cost: 1, Trace: traceOf(c.Request())}
 	if found, err := s.identify(c.Request(), d, &q); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (s *Server) authorizeBy(c echo.Context, d *decide.Decider, checks *telemetr
 		if !a.Allowed {
 			return writeDenial(c, a)
 		}
-		if i == len(routes)-1 {
+		if i == len(routes)-1 { // the one that most would read
 			writeHeaders(c, a)
 		}
 		a.Release()
@@ -81,7 +81,7 @@ func (s *Server) authorizeBy(c echo.Context, d *decide.Decider, checks *telemetr
 // refusal returns err as proxies and users may see it: a problem has the status
 // that p has for it, and names no client.
 func refusal(err error, p *policy.Policy) error {
-	refused := problemFor(err)
+	refused := knownProblem(err)
 	switch {
 	case refused == nil:
 		return err

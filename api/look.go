@@ -28,10 +28,10 @@ func (s *Server) look(c echo.Context) error {
 		}
 		r := *c.Request()
 		r.URL, r.RequestURI = target, path
-		a := answer{header: make(http.Header), status: http.StatusOK}
-		s.ServeHTTP(&a, &r)
-		b = strconv.AppendInt(append(appendComma(b), `{"status":`...), int64(a.status), 10)
-		b = append(append(append(b, `,"body":`...), bytes.TrimSpace(a.body)...), '}')
+		w := keptResponse{header: make(http.Header), status: http.StatusOK}
+		s.ServeHTTP(&w, &r)
+		b = strconv.AppendInt(append(appendComma(b), `{"status":`...), int64(w.status), 10)
+		b = append(append(append(b, `,"body":`...), bytes.TrimSpace(w.body)...), '}')
 	}
 	return writeJSON(c, http.StatusOK, append(b, "]}\n"...))
 }
@@ -41,17 +41,17 @@ func looksOnly(path string) bool {
 	return strings.HasPrefix(path, "/v1/policies") || path == "/v1/status" || path == "/v1/audit"
 }
 
-// An answer is a ResponseWriter that keeps what it is given.
-type answer struct {
+// A keptResponse is a ResponseWriter that keeps what it is given.
+type keptResponse struct {
 	header http.Header
 	status int
 	body   []byte
 }
 
-func (a *answer) Header() http.Header    { return a.header }
-func (a *answer) WriteHeader(status int) { a.status = status }
+func (w *keptResponse) Header() http.Header    { return w.header }
+func (w *keptResponse) WriteHeader(status int) { w.status = status }
 
-func (a *answer) Write(b []byte) (int, error) {
-	a.body = append(a.body, b...)
+func (w *keptResponse) Write(b []byte) (int, error) {
+	w.body = append(w.body, b...)
 	return len(b), nil
 }

@@ -50,9 +50,9 @@ func storeFailed(format string, args ...any) *problem {
 	return p
 }
 
-// problemFor returns the problem of an error that says what is wrong with a request,
-// or nil.
-func problemFor(err error) *problem {
+// knownProblem returns the problem of an error of which its caller may know, or nil: what else
+// there is, problemOf logs.
+func knownProblem(err error) *problem {
 	switch err := err.(type) {
 	case *problem:
 		return err
@@ -68,7 +68,7 @@ func problemFor(err error) *problem {
 		p.Policy, p.Client, p.Degraded, p.ViolatedPolicies = err.Policy, err.Client, true, err.Limits
 		return p
 	case *decide.AtError:
-		p := problemFor(err.Unwrap())
+		p := knownProblem(err.Unwrap())
 		p.Detail = elementPath("checks", err.Number) + ": " + p.Detail
 		return p
 	case *decide.Unclaimed:

@@ -13,7 +13,6 @@ package api
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -291,7 +290,7 @@ func (s *Server) problemOf(err error, c echo.Context) *problem {
 	if errors.As(err, &unknown) && unknown != "" {
 		s.active.Load().unknown.asked(string(unknown))
 	}
-	if p := problemFor(err); p != nil {
+	if p := knownProblem(err); p != nil {
 		return p
 	}
 	var status *echo.HTTPError

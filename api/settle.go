@@ -46,7 +46,7 @@ func (s *Server) settleBatch(c echo.Context) error {
 		return err
 	}
 	defer b.release()
-	list, err := b.settlements(s.receipts.Load())
+	list, err := b.decodeSettlements(s.receipts.Load())
 	if err != nil {
 		return err
 	}
@@ -93,13 +93,14 @@ func (s *Server) renew(c echo.Context) error {
 	return writeJSON(c, http.StatusOK, append(out, "}\n"...))
 }
 
-// errNoReceipt is the problem of a receipt that no instance has given.
-var errNoReceipt error = badRequest("receipt is none that this service has given, or was given with other tokens")
+// errForeignReceipt is the problem of a receipt that no instance has given.
+var errForeignReceipt error = badRequest("receipt is none that this service has given, or was given with other tokens")
 
 // errMissingReceipt is the problem of a settlement or a renewal that has no receipt.
 var errMissingReceipt error = badRequest("receipt is missing; it is what a check with \"settle\": true has answered")
 
-// receipt reads a receipt. It may be invalid.
+// receipt reads a receipt. invalid is the problem of one that isn't weir's; err is one of the whole
+// body.
 func (b *body) receipt(key *receipt.Key) (r receipt.Receipt, invalid, err error) {
 	text, err := b.text("receipt")
 	if err == nil {
@@ -111,7 +112,7 @@ func (b *body) receipt(key *receipt.Key) (r receipt.Receipt, invalid, err error)
 func openReceipt(key *receipt.Key, text []byte) (r receipt.Receipt, invalid error) {
 	r, err := key.Open(text)
 	if err != nil {
-		invalid = errNoReceipt
+		invalid = errForeignReceipt
 	}
 	return r, invalid
 }
@@ -155,7 +156,7 @@ const asReserved = -1
 
 // decodeSettlement decodes a body that is one settlement. The error is a problem.
 func (b *body) decodeSettlement(key *receipt.Key) (q decide.Settling, err error) {
-	p := plainText{text: b.bytes.Bytes()}
+	p := compactJSON{text: b.bytes.Bytes()}
 	text, cost := p.settlement(asReserved)
 	if !p.ended() {
 		q, err = b.settlement(key)
@@ -192,8 +193,8 @@ func (b *body) settlement(key *receipt.Key) (decide.Settling, error) {
 	return q, err
 }
 
-// settlements decodes a body that is many settlements. The error is a problem.
-func (b *body) settlements(key *receipt.Key) (list []decide.Settling, err error) {
+// decodeSettlements decodes a body that is many settlements. The error is a problem.
+func (b *body) decodeSettlements(key *receipt.Key) (list []decide.Settling, err error) {
 	err = b.whole(func(name []byte) error {
 		if string(name) != "settlements" {
 			return unknownField(string(name), "settlements")

@@ -80,7 +80,7 @@ func (s *Server) showState(c echo.Context) error {
 	ctx := counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
 	a, usages, err := d.Look(&ctx, client, now)
 	if err != nil {
-		if problemFor(err) == nil {
+		if knownProblem(err) == nil {
 			err = storeFailed("the store could not say what is in use; try again: %v", err)
 		}
 		return err

@@ -2,17 +2,17 @@ package api
 
 import "weir/api/decide"
 
-// A plainText is the rest of a body that is written as the Go client writes most: in ASCII
+// A compactJSON is the rest of a body that is written as the Go client writes most: in ASCII
 // without escapes, spaces and limits. It is read in a third of the time that jsontext takes, to
 // which any other body is left.
-type plainText struct {
+type compactJSON struct {
 	text   []byte
 	failed bool
 }
 
 // batch decodes a batch of checks, and appends them. Their policies are likely to be the
 // given one.
-func (p *plainText) batch(checks []decide.Check, policy string) []decide.Check {
+func (p *compactJSON) batch(checks []decide.Check, policy string) []decide.Check {
 	p.expect(`{"checks":[`)
 	more := true
 	for ; more && !p.failed && len(checks) < decide.MaxBatch; more = p.accept(",") {
@@ -26,7 +26,7 @@ func (p *plainText) batch(checks []decide.Check, policy string) []decide.Check {
 
 // check decodes a check. Its policy is likely to be the given one, whose memory it shares
 // then.
-func (p *plainText) check(policy string) decide.Check {
+func (p *compactJSON) check(policy string) decide.Check {
 	q := decide.Check{Cost: 1}
 	p.expect(`{"policy":"`)
 	if name := p.string(); string(name) != policy {
@@ -45,7 +45,7 @@ func (p *plainText) check(policy string) decide.Check {
 
 // settlement decodes a settlement that has the given cost unless it names one. The receipt is
 // valid as long as the body.
-func (p *plainText) settlement(cost int64) (receipt []byte, _ int64) {
+func (p *compactJSON) settlement(cost int64) (receipt []byte, _ int64) {
 	p.expect(`{"receipt":"`)
 	receipt = p.string()
 	if p.accept(`,"cost":`) {
@@ -56,7 +56,7 @@ func (p *plainText) settlement(cost int64) (receipt []byte, _ int64) {
 }
 
 // accept reads text if it is next, and reports whether it is.
-func (p *plainText) accept(text string) bool {
+func (p *compactJSON) accept(text string) bool {
 	if len(p.text) < len(text) || string(p.text[:len(text)]) != text {
 		return false
 	}
@@ -65,10 +65,10 @@ func (p *plainText) accept(text string) bool {
 }
 
 // expect is accept of what has to be next.
-func (p *plainText) expect(text string) { p.failed = p.failed || !p.accept(text) }
+func (p *compactJSON) expect(text string) { p.failed = p.failed || !p.accept(text) }
 
 // string reads a string up to its end. It is valid as long as the body.
-func (p *plainText) string() []byte {
+func (p *compactJSON) string() []byte {
 	text := p.text
 	i := 0
 	for i < len(text) && literal[text[i]] {
@@ -80,7 +80,7 @@ func (p *plainText) string() []byte {
 }
 
 // integer reads a whole number.
-func (p *plainText) integer() (n int64) {
+func (p *compactJSON) integer() (n int64) {
 	digits := 0
 	for ; digits < len(p.text) && p.text[digits] >= '0' && p.text[digits] <= '9'; digits++ {
 		n = n*10 + int64(p.text[digits]-'0')
@@ -91,7 +91,7 @@ func (p *plainText) integer() (n int64) {
 }
 
 // ended reports whether all has been read.
-func (p *plainText) ended() bool { return !p.failed && len(p.text) == 0 }
+func (p *compactJSON) ended() bool { return !p.failed && len(p.text) == 0 }
 
 // literal are the bytes that stand in a string of JSON as they are, and for a character each.
 var literal = func() (all [256]bool) {
@@ -101,8 +101,8 @@ var literal = func() (all [256]bool) {
 	return all
 }()
 
-// isPlain reports whether s stands in JSON as it is.
-func isPlain(s string) bool {
+// isLiteral reports whether s stands in JSON as it is.
+func isLiteral(s string) bool {
 	for i := range len(s) {
 		if !literal[s[i]] {
 			return false
