@@ -50,11 +50,11 @@ type Config struct {
 // A Fleet is all instances that share a store, this one among them. Make it with New. It
 // is safe for concurrent use.
 type Fleet struct {
-	cfg       Config
-	id        string
-	directory string // its key
-	life      time.Duration
-	left      int // reports
+	cfg          Config
+	id           string
+	directoryKey string
+	life         time.Duration
+	reports      int // how many it has left
 
 	mu    sync.Mutex // of the rest, held while the others are read
 	known reading
@@ -69,11 +69,11 @@ type reading struct {
 
 // New returns the fleet of an instance that has left no report yet.
 func New(c Config) *Fleet {
-	return &Fleet{cfg: c, id: rand.Text(), directory: c.KeyPrefix + ":instances", life: life}
+	return &Fleet{cfg: c, id: rand.Text(), directoryKey: c.KeyPrefix + ":instances", life: life}
 }
 
-// key returns that of the report of an instance.
-func (f *Fleet) key(id string) string { return f.cfg.KeyPrefix + ":instance:" + id }
+// reportKey returns the key of the report of an instance.
+func (f *Fleet) reportKey(id string) string { return f.cfg.KeyPrefix + ":instance:" + id }
 
 // Watch leaves what report returns each Interval, until ctx ends.
 func (f *Fleet) Watch(ctx context.Context, report func() Report) {
@@ -92,15 +92,15 @@ func (f *Fleet) Watch(ctx context.Context, report func() Report) {
 func (f *Fleet) Leave(ctx context.Context, r Report) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := f.cfg.Store.Put(ctx, f.key(f.id), r.fit(maxBytes).encode(), f.life); err != nil {
+	if err := f.cfg.Store.Put(ctx, f.reportKey(f.id), r.fit(maxBytes).encode(), f.life); err != nil {
 		return err
 	}
-	if f.left%lookEvery == 0 {
+	if f.reports%lookEvery == 0 {
 		if err := f.enlist(ctx); err != nil {
 			return err
 		}
 	}
-	f.left++
+	f.reports++
 	return nil
 }
 
@@ -129,7 +129,7 @@ var isID = regexp.MustCompile(`^[A-Z2-7]{26}$`)
 // enlist has the directory list this instance, and no more those that haven't renewed
 // that.
 func (f *Fleet) enlist(ctx context.Context) error {
-	state, err := f.cfg.Store.Load(ctx, f.directory)
+	state, err := f.cfg.Store.Load(ctx, f.directoryKey)
 	for swapped := false; err == nil && !swapped; {
 		now, all := f.cfg.Now(), readDirectory(state.Value)
 		if all[f.id] > now.Add(renewed).UnixMilli() {
@@ -142,7 +142,7 @@ func (f *Fleet) enlist(ctx context.Context) error {
 		}
 		all[f.id] = now.Add(listed).UnixMilli()
 		data, _ := json.Marshal(directoryJSON{all}) // can't fail for this type
-		state, swapped, err = f.cfg.Store.Swap(ctx, f.directory, state, data, listed)
+		state, swapped, err = f.cfg.Store.Swap(ctx, f.directoryKey, state, data, listed)
 	}
 	return err
 }
@@ -166,7 +166,7 @@ func (f *Fleet) Others() (reports []Report, missing int, err error) {
 // read reads what the others have left.
 func (f *Fleet) read(now time.Time) (reading, error) {
 	ctx := &counters.Deadline{At: time.Now().Add(patience)}
-	directory, err := f.cfg.Store.Load(ctx, f.directory)
+	directory, err := f.cfg.Store.Load(ctx, f.directoryKey)
 	if err != nil {
 		return reading{}, fmt.Errorf("fleet: %w", err)
 	}
@@ -182,7 +182,7 @@ func (f *Fleet) read(now time.Time) (reading, error) {
 	var loads sync.WaitGroup
 	for i, id := range ids {
 		loads.Go(func() {
-			state, err := f.cfg.Store.Load(ctx, f.key(id))
+			state, err := f.cfg.Store.Load(ctx, f.reportKey(id))
 			switch r, foreign := decode(state.Value); {
 			case err == nil && !state.Exists(): // it is gone
 			case err != nil || foreign != nil:

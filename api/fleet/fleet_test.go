@@ -113,8 +113,8 @@ func TestReportsThatCantBeRead(t *testing.T) {
 	for _, f := range []*Fleet{a, b, c} {
 		require.NoError(t, f.Leave(t.Context(), denied("x", 1)))
 	}
-	on.down[b.key(b.id)] = true
-	require.NoError(t, on.Put(t.Context(), c.key(c.id), []byte("nonsense"), time.Minute))
+	on.down[b.reportKey(b.id)] = true
+	require.NoError(t, on.Put(t.Context(), c.reportKey(c.id), []byte("nonsense"), time.Minute))
 	reports, missing, err := a.Others()
 	require.NoError(t, err)
 	assert.Empty(t, reports)
@@ -139,10 +139,10 @@ func TestReportsExpireOnMemcached(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, reports, 1)
 	assert.Equal(t, denied("x", 7).Policies["api"].MostDenied, reports[0].Policies["api"].MostDenied)
-	state, err := on.Load(t.Context(), a.key(a.id))
+	state, err := on.Load(t.Context(), a.reportKey(a.id))
 	require.NoError(t, err)
 	assert.Len(t, state.Value, 2)
-	assert.InDelta(t, life.Seconds(), server.TTL(a.key(a.id)), 2)
+	assert.InDelta(t, life.Seconds(), server.TTL(a.reportKey(a.id)), 2)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		read, err := a.read(time.Now())
 		require.NoError(c, err)

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// MaxOverrides is how many may be in force, over all policies.
-	MaxOverrides = 1000
+	// maxOverrides is how many may be in force, over all policies.
+	maxOverrides = 1000
 	// MaxReasonBytes bounds the reason of one.
 	MaxReasonBytes = 200
 	// MinTime and MaxTime bound how long one is in force.
@@ -47,7 +47,7 @@ const (
 var (
 	ErrNone    = errors.New("there is no such override")
 	ErrChanged = errors.New("the override has changed since")
-	ErrFull    = fmt.Errorf("there are %d overrides, or %d kB of them, and no more are possible; end some first (those take room for a day at most, if they would have gone on for as long)", MaxOverrides, maxBytes>>10)
+	ErrFull    = fmt.Errorf("there are %d overrides, or %d kB of them, and no more are possible; end some first (those take room for a day at most, if they would have gone on for as long)", maxOverrides, maxBytes>>10)
 )
 
 // A Store keeps the list.
@@ -69,26 +69,26 @@ type Config struct {
 // Overrides are those of all policies, as this instance knows them. Make them with New.
 // They are safe for concurrent use.
 type Overrides struct {
-	cfg           Config
-	list, version string // their keys
+	cfg                 Config
+	listKey, versionKey string
 
 	writing sync.Mutex // held through a change, and through a look
-	raised  int64      // the counter as it was before the list was last read
+	counter int64      // as it stood before the list was last read
 	untold  bool       // the others are still to be told of a change
 	foreign bool       // what is in the place of the list isn't one, as the log has said
 
 	mu      sync.Mutex // of the rest
 	changed func(map[string]map[policy.ClientKey]policy.Terms)
 	known   list
-	asked   time.Time // when the store last told it
+	asOf    time.Time // when the store last told what is known
 	ready   bool
 	end     *time.Timer
 }
 
 // New returns overrides of which none is known yet; Watch reads them.
 func New(c Config) *Overrides {
-	o := &Overrides{cfg: c, list: c.KeyPrefix + ":overrides", known: list{entries: make(map[place]entry)}, changed: func(map[string]map[policy.ClientKey]policy.Terms) {}, asked: c.Now()}
-	o.version = o.list + ":version"
+	o := &Overrides{cfg: c, listKey: c.KeyPrefix + ":overrides", known: list{entries: make(map[place]entry)}, changed: func(map[string]map[policy.ClientKey]policy.Terms) {}, asOf: c.Now()}
+	o.versionKey = o.listKey + ":version"
 	return o
 }
 
@@ -113,7 +113,7 @@ func (o *Overrides) Ready() bool {
 func (o *Overrides) Age() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.cfg.Now().Sub(o.asked)
+	return o.cfg.Now().Sub(o.asOf)
 }
 
 // All returns what is in force, in the order of policies and keys.
@@ -146,7 +146,7 @@ func (o *Overrides) Set(ctx context.Context, v Override, revision int64) (Overri
 			return err
 		}
 		v = l.set(v, now)
-		if len(l.inForce(now)) > MaxOverrides {
+		if len(l.inForce(now)) > maxOverrides {
 			return ErrFull
 		}
 		return nil
@@ -188,7 +188,7 @@ func (o *Overrides) change(ctx context.Context, do func(l *list, now time.Time) 
 	defer cancel()
 	o.writing.Lock()
 	defer o.writing.Unlock()
-	state, err := o.cfg.Store.Load(ctx, o.list)
+	state, err := o.cfg.Store.Load(ctx, o.listKey)
 	if err != nil {
 		return fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	}
@@ -205,7 +205,7 @@ func (o *Overrides) change(ctx context.Context, do func(l *list, now time.Time) 
 			return ErrFull
 		}
 		var swapped bool
-		if state, swapped, err = o.cfg.Store.Swap(ctx, o.list, state, data, o.ttl(next, now)); swapped && err == nil {
+		if state, swapped, err = o.cfg.Store.Swap(ctx, o.listKey, state, data, o.ttl(next, now)); swapped && err == nil {
 			o.adopt(next, true)
 			o.announce(ctx)
 			return nil
@@ -218,7 +218,7 @@ func (o *Overrides) change(ctx context.Context, do func(l *list, now time.Time) 
 // it adds is random, so that a counter which the store has lost meanwhile isn't taken for an
 // older one. If it fails, the next look does it.
 func (o *Overrides) announce(ctx context.Context) {
-	_, err := o.cfg.Store.Add(ctx, counters.Addition{Key: o.version, Delta: 1 + rand.Int64N(1<<32), TTL: MaxTime})
+	_, err := o.cfg.Store.Add(ctx, counters.Addition{Key: o.versionKey, Delta: 1 + rand.Int64N(1<<32), TTL: MaxTime})
 	o.untold = err != nil
 }
 
@@ -234,7 +234,7 @@ func (o *Overrides) adopt(l list, news bool) {
 	o.foreign = false
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.known, o.asked, o.ready = l, o.cfg.Now(), true; news {
+	if o.known, o.asOf, o.ready = l, o.cfg.Now(), true; news {
 		o.apply()
 	}
 }
@@ -312,16 +312,16 @@ func (o *Overrides) look(ctx context.Context, anyway bool) error {
 	defer cancel()
 	o.writing.Lock()
 	defer o.writing.Unlock()
-	raised := []int64{counters.Absent}
-	unread := o.cfg.Store.Read(ctx, []string{o.version}, raised) != nil // it may be on another server
-	lost := raised[0] == counters.Absent && !unread
-	if !unread && !lost && raised[0] == o.raised && !anyway && !o.untold {
+	counter := []int64{counters.Absent}
+	unread := o.cfg.Store.Read(ctx, []string{o.versionKey}, counter) != nil // it may be on another server
+	lost := counter[0] == counters.Absent && !unread
+	if !unread && !lost && counter[0] == o.counter && !anyway && !o.untold {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.asked = o.cfg.Now()
+		o.asOf = o.cfg.Now()
 		return nil
 	}
-	state, err := o.cfg.Store.Load(ctx, o.list)
+	state, err := o.cfg.Store.Load(ctx, o.listKey)
 	for err == nil {
 		now := o.cfg.Now()
 		seen, foreign := decode(state.Value)
@@ -334,14 +334,14 @@ func (o *Overrides) look(ctx context.Context, anyway bool) error {
 		news := next.merge(seen)
 		if seen.merge(next) {
 			var swapped bool
-			if state, swapped, err = o.cfg.Store.Swap(ctx, o.list, state, next.encode(), o.ttl(next, now)); err != nil || !swapped {
+			if state, swapped, err = o.cfg.Store.Swap(ctx, o.listKey, state, next.encode(), o.ttl(next, now)); err != nil || !swapped {
 				continue
 			}
 			o.cfg.Log.Warn("overrides that the store had lost are put back", slog.Int("overrides", len(next.inForce(now))))
 			o.untold = true
 		}
 		if !unread {
-			o.raised = raised[0]
+			o.counter = counter[0]
 		}
 		o.adopt(next, news)
 		if o.untold || lost && len(next.entries) > 0 {
@@ -359,9 +359,9 @@ func (o *Overrides) foundForeign(bytes int) {
 		o.foreign = true
 		o.cfg.Foreign()
 		o.cfg.Log.Error("what the store has in the place of the overrides isn't a list of them; the next change replaces it",
-			slog.String("key", o.list), slog.Int("bytes", bytes))
+			slog.String("key", o.listKey), slog.Int("bytes", bytes))
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.asked, o.ready = o.cfg.Now(), true
+	o.asOf, o.ready = o.cfg.Now(), true
 }

@@ -374,12 +374,12 @@ func TestThereAreOnlySoMany(t *testing.T) {
 		})
 	}
 	i := newInstance(memory.New(time.Now))
-	require.NoError(t, fill(i, MaxOverrides, "c"))
+	require.NoError(t, fill(i, maxOverrides, "c"))
 	_, err := i.Set(t.Context(), block(t, "one-more", time.Hour), 0)
 	require.ErrorIs(t, err, ErrFull)
 	_, err = i.Set(t.Context(), block(t, "c7", time.Hour), 0)
 	require.NoError(t, err, "which is there")
-	require.Len(t, i.All(), MaxOverrides)
+	require.Len(t, i.All(), maxOverrides)
 
 	long := newInstance(memory.New(time.Now))
 	require.NoError(t, fill(long, 400, strings.Repeat("c", 1000)))
