@@ -24,27 +24,27 @@ type Checks struct {
 	verdicts                           [len(decide.Verdicts)]prometheus.Counter
 	degraded, localDenied, missingPath prometheus.Counter
 	duration                           prometheus.Observer
-	limits                             []limitChecks // of the policy's limits; none in LimitChecks
-	settlements                        [len(outcomes)]prometheus.Counter
-	settledUnits                       [charged + 1]prometheus.Counter // of those outcomes
+	limits                             []limitCounters // of the policy's limits; none in LimitChecks
+	settlements                        [len(settlementOutcomes)]prometheus.Counter
+	settledUnits                       [settledCharged + 1]prometheus.Counter // refunded and charged
 	leases, overridden                 *prometheus.CounterVec
 	chargedUnits                       prometheus.Counter
 }
 
-// limitChecks count the denials of a limit, and its leases, if it has any.
-type limitChecks struct{ denied, granted prometheus.Counter }
+// limitCounters count the denials of a limit, and its leases, if it has any.
+type limitCounters struct{ denied, granted prometheus.Counter }
 
 // The outcomes of a settlement.
 const (
-	refunded = iota
-	charged
-	equal
-	already
-	late
-	failed
+	settledRefunded = iota
+	settledCharged
+	settledEqual
+	settledAlready
+	settledLate
+	settledFailed
 )
 
-var outcomes = [...]string{"refunded", "charged", "equal", "already", "late", "failed"}
+var settlementOutcomes = [...]string{"refunded", "charged", "equal", "already", "late", "failed"}
 
 // Listeners are told of checks, beside the metrics.
 type Listeners struct {
@@ -64,7 +64,7 @@ type Listeners struct {
 func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks {
 	c := m.checksWithoutLimits(p, before, l)
 	for _, l := range p.Limits {
-		one := limitChecks{denied: m.limitDenials.WithLabelValues(p.Name, l.Name)}
+		one := limitCounters{denied: m.limitDenials.WithLabelValues(p.Name, l.Name)}
 		if l.Lease > 0 {
 			one.granted = m.leases.WithLabelValues(p.Name, l.Name, "granted")
 			m.leases.WithLabelValues(p.Name, l.Name, "released") // is 0 until one is
@@ -90,11 +90,11 @@ func (m *Metrics) checksWithoutLimits(p *policy.Policy, before *Checks, l Listen
 	for v, name := range decide.Verdicts {
 		c.verdicts[v] = m.checks.WithLabelValues(p.Name, name)
 	}
-	for o, name := range outcomes {
+	for o, name := range settlementOutcomes {
 		c.settlements[o] = m.settlements.WithLabelValues(p.Name, name)
 	}
 	for o := range c.settledUnits {
-		c.settledUnits[o] = m.settledUnits.WithLabelValues(p.Name, outcomes[o])
+		c.settledUnits[o] = m.settledUnits.WithLabelValues(p.Name, settlementOutcomes[o])
 	}
 	return c
 }
@@ -149,21 +149,21 @@ func (c *Checks) Settled(s *decide.Settlement, now time.Time, err error) {
 			less, more = max(less, l.Refunded), max(more, l.Charged)
 		}
 	}
-	outcome := equal
+	outcome := settledEqual
 	switch {
 	case errors.Is(err, decide.ErrLate):
-		outcome = late
+		outcome = settledLate
 	case err != nil:
-		outcome = failed
+		outcome = settledFailed
 	case s.Already:
-		outcome = already
+		outcome = settledAlready
 	case less > 0:
-		outcome = refunded
-		c.settledUnits[refunded].Add(float64(less))
+		outcome = settledRefunded
+		c.settledUnits[settledRefunded].Add(float64(less))
 		c.cost.Add(s.Client, -less, s.Issued)
 	case more > 0:
-		outcome = charged
-		c.settledUnits[charged].Add(float64(more))
+		outcome = settledCharged
+		c.settledUnits[settledCharged].Add(float64(more))
 		c.cost.Add(s.Client, more, now)
 	}
 	c.settlements[outcome].Inc()
@@ -247,6 +247,20 @@ func (c LimitChecks) Decided(a *decide.Answer, now time.Time, took time.Duration
 	c.countVerdict(a, took)
 }
 
+// Settled is Checks.Settled; each limit has a client of its own.
+func (c LimitChecks) Settled(s *decide.Settlement, now time.Time, err error) {
+	c.Checks.Settled(s, now, err)
+	for i := range s.Limits {
+		switch l := &s.Limits[i]; {
+		case err != nil || s.Already || l.Client == s.Client || l.Lease > 0: // it counts that itself
+		case l.Refunded > 0:
+			c.cost.Add(l.Client, -l.Refunded, s.Issued)
+		case l.Charged > 0:
+			c.cost.Add(l.Client, l.Charged, now)
+		}
+	}
+}
+
 // LimitDenied counts in weir_limit_denials_total that a limit of that name denied. There
 // may only be so many names as a metric can have labels.
 func (m *Metrics) LimitDenied(policy, limit string) {
@@ -319,19 +333,5 @@ func (k *kept) count(a *decide.Answer, now time.Time) {
 	default:
 		k.allowed.Add(a.Client, 1, now)
 		k.cost.Add(a.Client, a.Cost, now)
-	}
-}
-
-// Settled is Checks.Settled; each limit has a client of its own.
-func (c LimitChecks) Settled(s *decide.Settlement, now time.Time, err error) {
-	c.Checks.Settled(s, now, err)
-	for i := range s.Limits {
-		switch l := &s.Limits[i]; {
-		case err != nil || s.Already || l.Client == s.Client || l.Lease > 0: // it counts that itself
-		case l.Refunded > 0:
-			c.cost.Add(l.Client, -l.Refunded, s.Issued)
-		case l.Charged > 0:
-			c.cost.Add(l.Client, l.Charged, now)
-		}
 	}
 }

@@ -1,8 +1,9 @@
 // Package telemetry counts and logs what weir does, and what its store does.
 //
 // Where a metric is made: NewMetrics. Where it is counted: checks.go for checks,
-// store.go for operations on the store, httprequests.go for HTTP requests, servers.go
-// for what each server of the store says, and metrics.go for the rest.
+// envoyhits.go for Envoy's limits, store.go for operations on the store, httprequests.go
+// for HTTP requests, servers.go for what each server of the store says, and metrics.go
+// for the rest.
 package telemetry
 
 import (

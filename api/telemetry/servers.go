@@ -20,14 +20,14 @@ func serverDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	up    = serverDesc("weir_store_up", "Whether a server of the store answers.")
-	open  = serverDesc("weir_store_breaker_open", "Whether checks don't wait for a server, because it doesn't answer.")
-	ended = serverDesc("weir_store_operations_total", "Operations on a server of the store by outcome: ok, timeout, error.", "operation", "outcome")
+	upDesc          = serverDesc("weir_store_up", "Whether a server of the store answers.")
+	breakerOpenDesc = serverDesc("weir_store_breaker_open", "Whether checks don't wait for a server, because it doesn't answer.")
+	operationsDesc  = serverDesc("weir_store_operations_total", "Operations on a server of the store by outcome: ok, timeout, error.", "operation", "outcome")
 
-	items     = serverDesc("weir_memcached_items", "Items that a Memcached server holds.")
-	bytes     = serverDesc("weir_memcached_bytes", "Bytes that its items take.")
-	evictions = serverDesc("weir_memcached_evictions_total", "Items that a Memcached server dropped for want of memory since its start.")
-	ahead     = serverDesc("weir_memcached_clock_difference_seconds", "By how much this process's clock is ahead of a Memcached server's at least, or behind if that is negative; 0 if it is behind the time that the server tells by up to 1 s, or ahead of it by up to 3 s.")
+	itemsDesc     = serverDesc("weir_memcached_items", "Items that a Memcached server holds.")
+	bytesDesc     = serverDesc("weir_memcached_bytes", "Bytes that its items take.")
+	evictionsDesc = serverDesc("weir_memcached_evictions_total", "Items that a Memcached server dropped for want of memory since its start.")
+	aheadDesc     = serverDesc("weir_memcached_clock_difference_seconds", "By how much this process's clock is ahead of a Memcached server's at least, or behind if that is negative; 0 if it is behind the time that the server tells by up to 1 s, or ahead of it by up to 3 s.")
 )
 
 // Servers returns a collector of the metrics of the store's servers, which health
@@ -38,7 +38,7 @@ func (m *Metrics) Servers(health func() []counters.ServerStatus, named bool) pro
 
 // Describe implements prometheus.Collector.
 func (s *serverMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{up, open, ended, items, bytes, evictions, ahead} {
+	for _, desc := range []*prometheus.Desc{upDesc, breakerOpenDesc, operationsDesc, itemsDesc, bytesDesc, evictionsDesc, aheadDesc} {
 		ch <- desc
 	}
 }
@@ -59,18 +59,18 @@ func (s *serverMetrics) Collect(ch chan<- prometheus.Metric) {
 		send := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(desc, kind, value, append([]string{label}, labels...)...)
 		}
-		send(up, prometheus.GaugeValue, one(server.Err == nil))
-		send(open, prometheus.GaugeValue, one(server.BreakerOpen))
+		send(upDesc, prometheus.GaugeValue, one(server.Err == nil))
+		send(breakerOpenDesc, prometheus.GaugeValue, one(server.BreakerOpen))
 		if stats := server.Stats; stats != nil {
-			send(items, prometheus.GaugeValue, float64(stats.Items))
-			send(bytes, prometheus.GaugeValue, float64(stats.Bytes))
-			send(evictions, prometheus.CounterValue, float64(stats.Evictions))
-			send(ahead, prometheus.GaugeValue, stats.Ahead.Seconds())
+			send(itemsDesc, prometheus.GaugeValue, float64(stats.Items))
+			send(bytesDesc, prometheus.GaugeValue, float64(stats.Bytes))
+			send(evictionsDesc, prometheus.CounterValue, float64(stats.Evictions))
+			send(aheadDesc, prometheus.GaugeValue, stats.Ahead.Seconds())
 		}
 		counts := s.operations.of(server.Server)
 		for o, operation := range operationNames {
 			for e, outcome := range outcomeNames {
-				send(ended, prometheus.CounterValue, float64(counts[o][e].Load()), operation, outcome)
+				send(operationsDesc, prometheus.CounterValue, float64(counts[o][e].Load()), operation, outcome)
 			}
 		}
 	}
