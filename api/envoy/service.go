@@ -34,8 +34,8 @@ import (
 	"weir/counters"
 )
 
-// MaxDescriptors is how many descriptors a request may have.
-const MaxDescriptors = 10_000
+// maxDescriptors is how many descriptors a request may have.
+const maxDescriptors = 10_000
 
 // maxNamed is how many limits have a name of their own in the metrics, and
 // maxNameBytes how long it may be; the others share one.
@@ -169,8 +169,8 @@ func validate(r *rls.RateLimitRequest) error {
 		return invalid("rate limit domain must not be empty")
 	case n == 0:
 		return invalid("rate limit descriptor list must not be empty")
-	case n > MaxDescriptors:
-		return invalid("the request has %d descriptors; at most %d are possible", n, MaxDescriptors)
+	case n > maxDescriptors:
+		return invalid("the request has %d descriptors; at most %d are possible", n, maxDescriptors)
 	}
 	return nil
 }

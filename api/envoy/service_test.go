@@ -585,7 +585,7 @@ func TestAsManyDescriptorsAsThereMayBe(t *testing.T) {
 	t.Parallel()
 	f := serve(t, Off, true, limited("user", "", 20_000))
 	var same, apart []*common.RateLimitDescriptor
-	for i := range MaxDescriptors {
+	for i := range maxDescriptors {
 		same, apart = append(same, entries("user", "a")), append(apart, entries("user", fmt.Sprint(i)))
 	}
 	for name, all := range map[string][]*common.RateLimitDescriptor{"same": same, "apart": apart} {
