@@ -28,47 +28,47 @@ import (
 
 // config is what the command line and the environment say.
 type config struct {
-	listen        string
-	http          string // plainHTTP or netHTTP
-	grpcListen    string
-	policyFile    string
-	envoyConfig   string // a file or a folder of files
-	envoyOptions  policyfile.EnvoyOptions
-	envoyXDS      xdsConfig
-	envoyEnv      bool
-	envoyFlags    []setting // what the environment is in flags, with envoyEnv
-	envoyNotes    []string  // and what it isn't
-	envoyHeaders  string
-	envoyStatsd   string
-	envoyTags     []string
-	envoyMetadata bool
-	grpcAge       time.Duration // of a connection; 0 is any
-	memcached     []string
-	storeTimeout  time.Duration
-	clockSkew     time.Duration
-	keyPrefix     string
-	viewClients   int
-	tokenFile     string
-	console       bool
-	decisionLog   string
-	decisions     string
-	proxies       []netip.Prefix
-	tlsCert       string
-	tlsKey        string
-	tlsClientCA   string
-	grpcTLSCert   string
-	grpcTLSKey    string
-	grpcClientCA  string
-	memcachedTLS  bool
-	memcachedCA   string
-	memcachedUser string // the file that names user and password
-	shutdownGrace time.Duration
-	logLevel      slog.Level
-	logFormat     string
-	logClients    bool
-	validate      bool
-	healthcheck   bool
-	version       bool
+	listen         string
+	http           string // plainHTTP or netHTTP
+	grpcListen     string
+	policyFile     string
+	envoyConfig    string // a file or a folder of files
+	envoyOptions   policyfile.EnvoyOptions
+	envoyXDS       xdsConfig
+	envoyEnv       bool
+	envoyFlags     []setting // what the environment is in flags, with envoyEnv
+	envoyNotes     []string  // and what it isn't
+	envoyHeaders   string
+	envoyStatsd    string
+	envoyTags      []string
+	envoyMetadata  bool
+	grpcAge        time.Duration // of a connection; 0 is any
+	memcached      []string
+	storeTimeout   time.Duration
+	clockSkew      time.Duration
+	keyPrefix      string
+	viewClients    int
+	tokenFile      string
+	console        bool
+	decisionLog    string
+	decisionSample string
+	proxies        []netip.Prefix
+	tlsCert        string
+	tlsKey         string
+	tlsClientCA    string
+	grpcTLSCert    string
+	grpcTLSKey     string
+	grpcClientCA   string
+	memcachedTLS   bool
+	memcachedCA    string
+	memcachedUser  string // the file that names user and password
+	shutdownGrace  time.Duration
+	logLevel       slog.Level
+	logFormat      string
+	logClients     bool
+	validate       bool
+	healthcheck    bool
+	version        bool
 }
 
 // What reads HTTP: weir itself, as far as requests are plain, or net/http alone.
@@ -129,12 +129,12 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	boolean(&cfg.envoyMetadata, "envoy-dynamic-metadata", "answer Envoy with what was asked, and the metadata of limits that admit")
 	fs.StringVar(&cfg.envoyStatsd, "envoy-statsd", "", "`address` of a StatsD server that gets metrics by the names of envoyproxy/ratelimit, over UDP (default: none)")
 	fs.Func("envoy-statsd-tags", "`tags` that all of them have, such as env:prod,az:a (default: none)", func(s string) error {
-		cfg.envoyTags = splitList(s, ",")
+		cfg.envoyTags = splitList(s)
 		return nil
 	})
 	fs.Func("memcached", "Memcached `servers`, comma-separated, in any order: host:port, /path/to.sock, and what is looked up again every 10s: "+
 		"dns+host:port, dnssrv+_name._tcp.host, cluster+host:port (default: an embedded store)", func(s string) error {
-		if cfg.memcached = splitList(s, ","); s != "" && len(cfg.memcached) == 0 {
+		if cfg.memcached = splitList(s); s != "" && len(cfg.memcached) == 0 {
 			return errors.New("must name a server, such as 127.0.0.1:11211, or be empty for an embedded store")
 		}
 		return nil
@@ -152,12 +152,12 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 		return nil
 	})
 	fs.StringVar(&cfg.decisionLog, "decision-log", "", "`file` that gets a line of JSON for each check, or - for the standard output")
-	fs.StringVar(&cfg.decisions, "decision-log-sample", "all", "which checks it gets: all, denied, or 1/n for each n-th")
+	fs.StringVar(&cfg.decisionSample, "decision-log-sample", "all", "which checks it gets: all, denied, or 1/n for each n-th")
 	boolean(&cfg.console, "console", "serve the page for operators at /console/; without -token-file, -listen must be loopback")
 	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one; \"check TOKEN\" may change nothing for others, and # begins whose it is")
 	cfg.proxies, _ = parseNetworks([]string{"127.0.0.0/8", "::1/128"})
 	fs.Func("trusted-proxies", "`CIDRs` whose X-Forwarded- headers count, comma-separated (default: loopback)", func(s string) (err error) {
-		cfg.proxies, err = parseNetworks(splitList(s, ","))
+		cfg.proxies, err = parseNetworks(splitList(s))
 		return err
 	})
 	fs.StringVar(&cfg.tlsCert, "tls-cert", "", "PEM `file` of the certificate to serve HTTPS with")
@@ -307,7 +307,7 @@ func (c *config) check() error {
 		}
 	}
 	require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
-	_, err := sampleOf(c.decisions)
+	_, err := sampleOf(c.decisionSample)
 	require(err == nil, "-decision-log-sample: %w", err)
 	require(!c.console || c.tokenFile != "" || isLoopback(c.listen), "-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; %q isn't", c.listen)
 	require(slices.Contains([]string{plainHTTP, netHTTP}, c.http), "-http %q must be plain or net", c.http)
@@ -389,11 +389,11 @@ func hasPort(address string) bool {
 	return err == nil && port != "" && portInRange(address)
 }
 
-// splitList returns the items of a list without the space around them. Empty
+// splitList returns the items of a comma-separated list without the space around them. Empty
 // items are left out.
-func splitList(s, separator string) []string {
+func splitList(s string) []string {
 	var items []string
-	for item := range strings.SplitSeq(s, separator) {
+	for item := range strings.SplitSeq(s, ",") {
 		if item = strings.TrimSpace(item); item != "" {
 			items = append(items, item)
 		}

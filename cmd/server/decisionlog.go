@@ -16,7 +16,7 @@ func openDecisionLog(cfg *config, registry *prometheus.Registry) (*telemetry.Dec
 	if cfg.decisionLog == "" {
 		return nil, nil, nil
 	}
-	decisions, err := sampleOf(cfg.decisions)
+	decisions, err := sampleOf(cfg.decisionSample)
 	to := os.Stdout
 	if err == nil && cfg.decisionLog != "-" {
 		// Without O_NONBLOCK a pipe that nobody reads would hold up the start. Writing waits as ever.

@@ -23,7 +23,7 @@ func TestADecisionLogThatNobodyReads(t *testing.T) {
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	opened := make(chan error, 1)
 	go func() {
-		_, _, err := openDecisionLog(&config{decisions: "all", decisionLog: pipe}, prometheus.NewRegistry())
+		_, _, err := openDecisionLog(&config{decisionSample: "all", decisionLog: pipe}, prometheus.NewRegistry())
 		opened <- err
 	}()
 	select {
@@ -58,7 +58,7 @@ func TestADecisionLogGetsAllLines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), name)
 			written := read(t, path)
-			_, w, err := openDecisionLog(&config{decisions: "all", decisionLog: path}, prometheus.NewRegistry())
+			_, w, err := openDecisionLog(&config{decisionSample: "all", decisionLog: path}, prometheus.NewRegistry())
 			require.NoError(t, err)
 			for line := range strings.Lines(lines) {
 				_, _ = io.WriteString(w, line)

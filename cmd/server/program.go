@@ -58,34 +58,34 @@ var now = time.Now
 // A program is the service with everything it needs, listening but not yet
 // serving.
 type program struct {
-	cfg        *config
-	log        *slog.Logger
-	listener   listener
-	tls        *tls.Config          // nil for HTTP
-	registry   *prometheus.Registry // of all metrics
-	server     *api.Server
-	metrics    *telemetry.Metrics
-	limiters   *policyfile.Limiters
-	background counters.Group // what outlives its check
-	overrides  *overrides.Overrides
-	fleet      *fleet.Fleet
-	decisions  *logWriter  // nil without -decision-log
-	loaded     []slog.Attr // says how much was, at the start
-	watchStore func(context.Context)
-	closeStore func() error
+	cfg            *config
+	log            *slog.Logger
+	listener       listener
+	tls            *tls.Config          // nil for HTTP
+	registry       *prometheus.Registry // of all metrics
+	server         *api.Server
+	metrics        *telemetry.Metrics
+	limiters       *policyfile.Limiters
+	background     counters.Group // what outlives its check
+	overrides      *overrides.Overrides
+	fleet          *fleet.Fleet
+	decisionWriter *logWriter  // nil without -decision-log
+	loadedAtStart  []slog.Attr // says how much was, at the start
+	watchStore     func(context.Context)
+	closeStore     func() error
 
 	envoy        *envoy.Service // nil without -envoy-config and -envoy-xds
 	grpc         *envoy.Server  // nil without -grpc-listen
 	grpcListener listener       // of grpc
 
 	xds      *xds.Config // nil without -envoy-xds
-	sets     limitSets   // from there
-	setWrong bool        // the last one was
+	sets     limitSets   // that the xDS server has sent
+	setWrong bool        // the last set was
 	limited  atomic.Bool // what limits Envoy is known, or has been waited for
 
-	files   []*watchedFiles // beside those of the policies
-	inForce policyContent   // what the policies in force say
-	read    policyContent   // what was last read; without data if it couldn't be
+	files    []*watchedFiles // beside those of the policies
+	inForce  policyContent   // what the policies in force say
+	lastRead policyContent   // what was last read; without data if it couldn't be
 }
 
 // A policyContent is the content of the policy file, and of the files of
@@ -116,7 +116,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.decisions = w
+	p.decisionWriter = w
 
 	store, health, undecided, err := p.openStore()
 	if err != nil {
@@ -136,10 +136,10 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	store = p.metrics.InstrumentStore(store)
 	p.limiters = policyfile.NewLimiters(store, options, p.metrics, p.log)
 	telemetry.RegisterViews(p.registry, p.limiters.Clients, p.limiters.ClientLimit)
-	if p.read, err = p.readPolicies(); err != nil {
+	if p.lastRead, err = p.readPolicies(); err != nil {
 		return nil, err
 	}
-	loaded, err := p.load(p.read)
+	loaded, err := p.load(p.lastRead)
 	if err != nil {
 		return nil, err
 	}
@@ -160,22 +160,9 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 			return nil, err
 		}
 	}
-	p.loaded = loaded.words()
-	handlers := make(map[string]http.Handler)
+	p.loadedAtStart = loaded.words()
 	if loaded.envoy != nil {
-		p.envoy = envoy.NewService(envoy.Headers(cfg.envoyHeaders), cfg.envoyMetadata, func() *receipt.Key { return p.server.ReceiptKey() })
-		p.envoy.CountHits(func(limit string) func(envoy.Hits) {
-			count := p.metrics.EnvoyHits(limit)
-			return func(h envoy.Hits) { count(telemetry.Hits(h)) }
-		})
-		handlers["POST /json"] = p.envoy
-		handlers["GET /rlconfig"] = http.HandlerFunc(p.envoy.ServeConfig)
-		well := http.HandlerFunc(p.healthcheck)
-		handlers["GET /healthcheck"], handlers["HEAD /healthcheck"] = well, well
-	}
-	if cfg.console {
-		page := console.Handler()
-		handlers["GET /console"], handlers["GET "+console.Path+"*"] = page, page
+		p.envoy = p.newEnvoy()
 	}
 	p.server = api.NewServer(api.Config{
 		Policies:       loaded.policies,
@@ -196,15 +183,41 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		Instance:       instance(cfg.listen),
 		Version:        version(),
 		Now:            now,
-		Handlers:       handlers,
+		Handlers:       p.handlers(),
 		LocalOnly:      cfg.console && cfg.tokenFile == "",
 	})
 	p.setEnvoy(loaded)
 	return p, p.listen()
 }
 
+// newEnvoy returns the service that answers Envoy, without limits yet.
+func (p *program) newEnvoy() *envoy.Service {
+	s := envoy.NewService(envoy.Headers(p.cfg.envoyHeaders), p.cfg.envoyMetadata, func() *receipt.Key { return p.server.ReceiptKey() })
+	s.CountHits(func(limit string) func(envoy.Hits) {
+		count := p.metrics.EnvoyHits(limit)
+		return func(h envoy.Hits) { count(telemetry.Hits(h)) }
+	})
+	return s
+}
+
+// handlers answer what package api doesn't.
+func (p *program) handlers() map[string]http.Handler {
+	all := make(map[string]http.Handler)
+	if p.envoy != nil {
+		all["POST /json"] = p.envoy
+		all["GET /rlconfig"] = http.HandlerFunc(p.envoy.ServeConfig)
+		well := http.HandlerFunc(p.healthcheck)
+		all["GET /healthcheck"], all["HEAD /healthcheck"] = well, well
+	}
+	if p.cfg.console {
+		page := console.Handler()
+		all["GET /console"], all["GET "+console.Path+"*"] = page, page
+	}
+	return all
+}
+
 // setEnvoy has what Envoy asks be decided as the server does that has loaded l.
-func (p *program) setEnvoy(l *loaded) {
+func (p *program) setEnvoy(l *loadedLimits) {
 	if p.envoy == nil {
 		return
 	}
@@ -328,14 +341,14 @@ func (p *program) listen() error {
 	return nil
 }
 
-// loaded is what the files say, with its limiters.
-type loaded struct {
+// loadedLimits are what the files say, with limiters.
+type loadedLimits struct {
 	policies policy.Policies // with that of envoy
 	envoy    *envoy.Config   // nil without -envoy-config and -envoy-xds
 }
 
 // words says how much was loaded, for the log.
-func (l *loaded) words() []slog.Attr {
+func (l *loadedLimits) words() []slog.Attr {
 	if l.envoy == nil {
 		return []slog.Attr{slog.Int("policies", len(l.policies))}
 	}
@@ -359,8 +372,8 @@ func someOf(names []string) string {
 	return strings.Join(names, ",")
 }
 
-// load returns what the content says, which is in force then.
-func (p *program) load(content policyContent) (*loaded, error) {
+// load returns what the content says, with limiters, and notes that its caller puts it in force.
+func (p *program) load(content policyContent) (*loadedLimits, error) {
 	loaded, err := loadLimits(p.cfg, content, p.limiters)
 	if err == nil {
 		p.inForce = content
@@ -392,8 +405,8 @@ func readPolicyFiles(cfg *config) (c policyContent, err error) {
 
 // loadLimits returns what the content says, with limiters. The error names each
 // mistake with its line.
-func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiters) (*loaded, error) {
-	l := new(loaded)
+func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiters) (*loadedLimits, error) {
+	l := new(loadedLimits)
 	var err, envoyErr error
 	var taken []string
 	if cfg.envoys() {

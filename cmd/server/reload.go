@@ -29,12 +29,12 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 		case <-ticks:
 			p.readFiles()
 			content, err := p.readPolicies()
-			switch known := p.read.data != nil; {
+			switch known := p.lastRead.data != nil; {
 			case err != nil && known:
-				p.read = policyContent{} // what is readable again is loaded
+				p.lastRead = policyContent{} // what is readable again is loaded
 				p.reloaded(false)
 				p.log.Warn("the policy file can't be read; the policies stay as they were until it can", slog.Any("error", err))
-			case err == nil && !(known && content.equals(p.read)):
+			case err == nil && !(known && content.equals(p.lastRead)):
 				p.reload()
 			}
 		}
@@ -44,7 +44,7 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 // reloaded counts that files were read again, and judges all of them.
 func (p *program) reloaded(ok bool) {
 	p.metrics.Reloaded(ok)
-	p.metrics.FilesRight(p.read.equals(p.inForce) && !p.setWrong && !slices.ContainsFunc(p.files, func(w *watchedFiles) bool { return w.wrong }))
+	p.metrics.FilesRight(p.lastRead.equals(p.inForce) && !p.setWrong && !slices.ContainsFunc(p.files, func(w *watchedFiles) bool { return w.wrong }))
 }
 
 // readFiles puts in force what has changed of the files beside those of the policies,
@@ -68,7 +68,7 @@ func (p *program) readFiles() {
 // is a line of its own in the log.
 func (p *program) reload() {
 	content, err := p.readPolicies()
-	p.read = content
+	p.lastRead = content
 	var news []slog.Attr
 	if err == nil {
 		news, err = p.put(content)
@@ -103,7 +103,7 @@ func (p *program) tell(news []slog.Attr, err error) {
 func (p *program) replaceSet(files []policyfile.EnvoyFile) error {
 	news, err := p.put(policyContent{p.inForce.data, files})
 	if p.setWrong = err != nil; err == nil {
-		p.read.envoy = files
+		p.lastRead.envoy = files
 		p.setLimited()
 	}
 	p.tell(news, err)

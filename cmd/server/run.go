@@ -43,8 +43,8 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 		if n := p.limiters.Flush(); n > 0 {
 			p.log.Warn("what was admitted without Memcached is not counted there", slog.Int("clients", n))
 		}
-		if p.decisions != nil {
-			p.decisions.close()
+		if p.decisionWriter != nil {
+			p.decisionWriter.close()
 		}
 		err = errors.Join(err, p.closeStore())
 	}()
@@ -60,21 +60,8 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	work.Go(func() { every(working, time.Second, p.server.Sample) })
 	work.Go(func() { p.fleet.Watch(working, p.server.Report) })
 
-	var open, changed atomic.Int64
-	var silent sync.Map // keys are the connections that have sent nothing yet
-	web.ConnState = func(c net.Conn, state http.ConnState) {
-		changed.Add(1)
-		switch state {
-		case http.StateNew:
-			open.Add(1)
-			silent.Store(c, nil)
-		case http.StateActive:
-			silent.Delete(c)
-		case http.StateClosed, http.StateHijacked:
-			open.Add(-1)
-			silent.Delete(c)
-		}
-	}
+	var conns connections
+	web.ConnState = conns.change
 	most, grpcMost := places(mostFiles(), runtime.GOMAXPROCS(0))
 	var incoming net.Listener = newLoudListener(p.listener, most, p.log)
 	if p.tls != nil {
@@ -92,8 +79,29 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- stopGRPC() }()
-	err = p.shutDown(srv, served, &open, &changed, &silent)
+	err = p.shutDown(srv, served, &conns)
 	return errors.Join(err, <-stopped)
+}
+
+// connections are those of HTTP.
+type connections struct {
+	open, changes atomic.Int64 // how many are open, and how often one has changed its state
+	silent        sync.Map     // its keys are those that have sent nothing yet
+}
+
+// change notes that c has a new state.
+func (all *connections) change(c net.Conn, state http.ConnState) {
+	all.changes.Add(1)
+	switch state {
+	case http.StateNew:
+		all.open.Add(1)
+		all.silent.Store(c, nil)
+	case http.StateActive:
+		all.silent.Delete(c)
+	case http.StateClosed, http.StateHijacked:
+		all.open.Add(-1)
+		all.silent.Delete(c)
+	}
 }
 
 // firstRead is how long the start waits for the overrides.
@@ -161,10 +169,9 @@ func (p *program) drainEnd() time.Time {
 
 // shutDown refuses new connections, answers the requests under way and what the
 // open connections send, and closes them once all have been quiet for
-// drainPause. changed counts what happens on connections, and silent are those
-// that have sent nothing yet.
-func (p *program) shutDown(srv httpServer, served <-chan error, open, changed *atomic.Int64, silent *sync.Map) error {
-	p.log.Info("draining", slog.Int64("connections", open.Load()))
+// drainPause.
+func (p *program) shutDown(srv httpServer, served <-chan error, conns *connections) error {
+	p.log.Info("draining", slog.Int64("connections", conns.open.Load()))
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
 	defer cancel()
 	// Before Drain: a client that is told to close its connection connects
@@ -178,14 +185,14 @@ func (p *program) shutDown(srv httpServer, served <-chan error, open, changed *a
 	// arrives on one of them at that moment. Ticks are counted, not time: where
 	// this process had no turn, it has read nothing.
 	const tick = 5 * time.Millisecond
-	for quiet, seen := time.Duration(0), changed.Load(); open.Load() > 0 && quiet < drainPause && ctx.Err() == nil; quiet += tick {
+	for quiet, seen := time.Duration(0), conns.changes.Load(); conns.open.Load() > 0 && quiet < drainPause && ctx.Err() == nil; quiet += tick {
 		time.Sleep(tick)
-		if n := changed.Load(); n != seen {
+		if n := conns.changes.Load(); n != seen {
 			quiet, seen = 0, n
 		}
 	}
 	// Shutdown would wait for these for 5 s.
-	silent.Range(func(c, _ any) bool { _ = c.(net.Conn).Close(); return true })
+	conns.silent.Range(func(c, _ any) bool { _ = c.(net.Conn).Close(); return true })
 	if err := srv.Shutdown(ctx); err != nil {
 		return fmt.Errorf("requests were still under way after -shutdown-grace %v", p.cfg.shutdownGrace)
 	}
@@ -206,7 +213,7 @@ func (p *program) greet() {
 	for _, note := range p.cfg.envoyNotes {
 		p.log.Warn("a variable of envoyproxy/ratelimit has no counterpart", slog.String("variable", note))
 	}
-	attributes := append([]slog.Attr{slog.String("version", version())}, p.loaded...)
+	attributes := append([]slog.Attr{slog.String("version", version())}, p.loadedAtStart...)
 	if len(p.cfg.memcached) == 0 {
 		store = "in this process only, because -memcached names no server"
 	} else {
