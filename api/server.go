@@ -221,7 +221,6 @@ func (s *Server) Draining() bool { return s.draining.Load() }
 // a connection that is closed already, is dropped. It may be called once.
 func (s *Server) Await() { s.requests.Lock() }
 
-// ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !s.requests.TryRLock() {
 		panic(http.ErrAbortHandler)

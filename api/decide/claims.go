@@ -114,5 +114,4 @@ func (c *Claims) made(ctx context.Context, key string) bool {
 // that nothing was done.
 type Unclaimed struct{ error }
 
-// Unwrap returns why.
 func (e *Unclaimed) Unwrap() error { return e.error }

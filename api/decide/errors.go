@@ -9,7 +9,6 @@ import (
 // An Invalid check can't be made: it says what would be right.
 type Invalid string
 
-// Error returns the text of e.
 func (e Invalid) Error() string { return string(e) }
 
 func invalid(format string, args ...any) error { return Invalid(fmt.Sprintf(format, args...)) }
@@ -17,7 +16,6 @@ func invalid(format string, args ...any) error { return Invalid(fmt.Sprintf(form
 // An UnknownPolicy is the name of a policy that there isn't; "" if none was named.
 type UnknownPolicy string
 
-// Error names e.
 func (e UnknownPolicy) Error() string { return fmt.Sprintf("decide: there is no policy %q", string(e)) }
 
 // A Refused check was refused by on_store_error, as the store could not decide.
@@ -26,7 +24,6 @@ type Refused struct {
 	Limits         []string // that nobody could decide
 }
 
-// Error names the policy of e.
 func (e *Refused) Error() string {
 	return fmt.Sprintf("decide: the store could not decide in time and policy %q denies then", e.Policy)
 }
@@ -50,7 +47,6 @@ type AtError struct {
 	error
 }
 
-// Unwrap returns why the check can't be made.
 func (e *AtError) Unwrap() error { return e.error }
 
 // A Panic is what deciding has panicked with, and where.
@@ -59,7 +55,6 @@ type Panic struct {
 	Stack []byte
 }
 
-// Error returns the Value of e as a text.
 func (e *Panic) Error() string { return fmt.Sprint(e.Value) }
 
 // contain calls f and returns what it panics with, or nil. Every goroutine of this

@@ -19,13 +19,10 @@ type caller struct {
 	ended   bool          // the request has been answered
 }
 
-// Deadline implements context.Context.
 func (*caller) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Value implements context.Context.
 func (*caller) Value(any) any { return nil }
 
-// Done implements context.Context.
 func (x *caller) Done() <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -33,7 +30,6 @@ func (x *caller) Done() <-chan struct{} {
 	return x.gone
 }
 
-// Err implements context.Context.
 func (x *caller) Err() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -77,7 +77,6 @@ type body struct {
 	left int64 // 0 too if it has ended early
 }
 
-// Read implements io.Reader.
 func (b *body) Read(p []byte) (n int, err error) {
 	if b.left == 0 {
 		return 0, io.EOF
@@ -109,7 +108,6 @@ func (b *body) Read(p []byte) (n int, err error) {
 	}
 }
 
-// Close implements io.Closer.
 func (*body) Close() error { return nil }
 
 // discard reads what nobody has read, and reports whether another request may follow.

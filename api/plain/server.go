@@ -262,13 +262,11 @@ func (o *others) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener.
 func (o *others) Close() error {
 	o.close.Do(func() { close(o.closed) })
 	return nil
 }
 
-// Addr implements net.Listener.
 func (o *others) Addr() net.Addr { return &net.TCPAddr{} }
 
 // A begunConn is a connection of which something has been read already.

@@ -36,14 +36,12 @@ func (m *Metrics) Servers(health func() []counters.ServerStatus, named bool) pro
 	return &serverMetrics{health, named, &m.operations}
 }
 
-// Describe implements prometheus.Collector.
 func (s *serverMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{upDesc, breakerOpenDesc, operationsDesc, itemsDesc, bytesDesc, evictionsDesc, aheadDesc} {
 		ch <- desc
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (s *serverMetrics) Collect(ch chan<- prometheus.Metric) {
 	servers := s.health()
 	names := make([]string, len(servers))

@@ -64,7 +64,6 @@ func (l *loudListener) warn(err error) {
 	}
 }
 
-// Close implements net.Listener.
 func (l *loudListener) Close() error { return l.close() }
 
 // A placedConn leaves its place when it is closed.
@@ -78,7 +77,6 @@ func (c *placedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// SyscallConn implements syscall.Conn.
 func (c *placedConn) SyscallConn() (syscall.RawConn, error) {
 	file, ok := c.Conn.(syscall.Conn)
 	if !ok {
