@@ -62,7 +62,7 @@ func (s *Server) operators(do func(c echo.Context, by change) error) echo.Handle
 
 // listChanges answers GET /v1/audit.
 func (s *Server) listChanges(c echo.Context, _ change) error {
-	n, err := number(c, "n", defaultAudited, maxAudited)
+	n, err := onlyNumber(c, "n", defaultAudited, maxAudited)
 	if err != nil {
 		return err
 	}

@@ -7,17 +7,22 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// number returns the whole number, from 1 to most, that the only parameter of the query is.
-func number(c echo.Context, name string, missing, most int) (int, error) {
+// onlyNumber returns the whole number that the parameter of that name is, or missing if there is
+// none. The error is a problem, of a number that isn't from 1 to most, or another parameter.
+func onlyNumber(c echo.Context, name string, missing, most int) (int, error) {
 	for other := range c.QueryParams() {
 		if other != name {
 			return 0, badRequest("there is no parameter %q; there is %s", other, name)
 		}
 	}
-	text := c.QueryParam(name)
-	if text == "" {
-		return missing, nil
+	if text := c.QueryParam(name); text != "" {
+		return wholeNumber(name, text, most)
 	}
+	return missing, nil
+}
+
+// wholeNumber returns the number that text is, the value of a parameter. The error is a problem.
+func wholeNumber(name, text string, most int) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > most {
 		return 0, badRequest("%s is %q and must be a whole number from 1 to %d", name, text, most)

@@ -133,7 +133,7 @@ func (s *Server) showHistory(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	seconds, err := number(c, "seconds", telemetry.HistorySeconds, telemetry.HistorySeconds)
+	seconds, err := onlyNumber(c, "seconds", telemetry.HistorySeconds, telemetry.HistorySeconds)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package api
 import (
 	"math"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -57,8 +56,8 @@ func (s *Server) listTopClients(c echo.Context) error {
 		case "by":
 			by = value
 		case "n":
-			if n, err = strconv.Atoi(value); err != nil || n < 1 || n > maxTop {
-				return badRequest("n is %q and must be a whole number from 1 to %d", value, maxTop)
+			if n, err = wholeNumber(name, value, maxTop); err != nil {
+				return err
 			}
 		case "scope":
 			scope = value
