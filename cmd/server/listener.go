@@ -55,20 +55,17 @@ func listenGRPC(address string) (listener, error) {
 // that clients have begun to open, or ends at once if the system can't tell
 // these from new ones.
 func (l listener) drain(until time.Time) error {
-	if l.refuse() != nil {
+	var err error
+	if unix, ok := l.socket.(*net.UnixListener); ok {
+		unix.SetUnlinkOnClose(false) // by then another process may have put its own there
+		err = os.Remove(unix.Addr().String())
+	} else {
+		err = refuse(l.socket)
+	}
+	if err != nil {
 		return l.Close()
 	}
 	return l.SetDeadline(until)
-}
-
-// refuse refuses new connections.
-func (l listener) refuse() error {
-	unix, ok := l.socket.(*net.UnixListener)
-	if !ok {
-		return refuse(l.socket)
-	}
-	unix.SetUnlinkOnClose(false) // by then another process may have put its own there
-	return os.Remove(unix.Addr().String())
 }
 
 // Accept implements net.Listener. Past the deadline it returns the connections
