@@ -133,10 +133,7 @@ func (c *conn) answer() (another bool) {
 		c.writeSince = now
 		_ = c.SetWriteDeadline(now.Add(c.http.WriteTimeout))
 	}
-	c.body.left = r.ContentLength
-	if r.Body = &c.body; r.ContentLength == 0 {
-		r.Body = http.NoBody
-	}
+	c.giveBody()
 	c.http.Handler.ServeHTTP(w, r)
 	read := c.body.discard()
 	now = time.Now()
@@ -147,6 +144,15 @@ func (c *conn) answer() (another bool) {
 	c.busy.Store(false)
 	c.tell(http.StateIdle)
 	return err == nil && !last
+}
+
+// giveBody gives the request that was read the body that its head announces.
+func (c *conn) giveBody() {
+	r := c.head.request
+	c.body.left = r.ContentLength
+	if r.Body = &c.body; r.ContentLength == 0 {
+		r.Body = http.NoBody
+	}
 }
 
 // dateAt returns the value of Date.

@@ -111,10 +111,7 @@ func (l *loop) receive(a *attempt, c *conn, ending bool) bool {
 		return false
 	}
 	in.start = length
-	c.body.left = r.ContentLength
-	if r.Body = &c.body; r.ContentLength == 0 {
-		r.Body = http.NoBody
-	}
+	c.giveBody()
 	c.tell(http.StateActive)
 	return true
 }
