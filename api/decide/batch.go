@@ -28,7 +28,7 @@ func (e *Engine) Batch(caller context.Context, checks []Check) []Outcome {
 	t.caller = caller
 	many := len(firsts) > 1 && caller.Err() == nil
 	for _, i := range firsts {
-		if many && next[i] == 0 && e.deciders[checks[i].Policy].takesMany() {
+		if many && next[i] == 0 && e.deciders[checks[i].Policy].asksManyFirst() {
 			t.add(i, checks[i])
 			continue
 		}
@@ -38,9 +38,9 @@ func (e *Engine) Batch(caller context.Context, checks []Check) []Outcome {
 	return outcomes
 }
 
-// takesMany reports whether there is a policy whose first limit can be asked for many
-// clients together.
-func (d *Decider) takesMany() bool {
+// asksManyFirst reports whether d, which may be nil, has a first limit that can be asked for many
+// clients together, or no limit.
+func (d *Decider) asksManyFirst() bool {
 	return d != nil && (len(d.Limits) == 0 || takesMany(&d.Limits[0]) != nil)
 }
 

@@ -155,7 +155,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 		now.decider.GiveBack(q.returns)
 	}
 	s.countDenials(q, now.denied)
-	s.countHits(q)
+	s.addHits(q)
 	response := s.respond(q, allowed, header)
 	if s.metadata {
 		response.DynamicMetadata = q.metadata(r, response)
@@ -291,9 +291,9 @@ func (s *Service) countDenials(q *question, denied func(limit string)) {
 	}
 }
 
-// countHits counts the hits of all limits that the files name. Those that a request brings
+// addHits counts the hits of all limits that the files name. Those that a request brings
 // would be as many as there are clients.
-func (s *Service) countHits(q *question) {
+func (s *Service) addHits(q *question) {
 	if s.hits == nil {
 		return
 	}
