@@ -35,9 +35,7 @@ func (l *latency) sample(times *prometheus.HistogramVec) {
 	l.samples++
 }
 
-// p99 returns how long 99 of 100 operations took at most in the last half to whole minute,
-// or since the process began; as a bound of the histogram, and beyond all of them a second.
-// It is 0 if there were none.
+// p99 returns what Metrics.StoreLatency does.
 func (l *latency) p99(times *prometheus.HistogramVec) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -164,7 +164,7 @@ func (m *Metrics) FilesRight(right bool) { m.lastReload.Set(one(right)) }
 func (m *Metrics) Sample() { m.latency.sample(m.operationTimes) }
 
 // StoreLatency returns how long 99 of 100 operations on the store took at most, in the last
-// half to whole minute, as one of the bounds that their histogram has; 0 if there were none,
+// half to whole minute or since the process began, as one of the bounds that their histogram has; 0 if there were none,
 // and a second if it was longer than all bounds.
 func (m *Metrics) StoreLatency() time.Duration { return m.latency.p99(m.operationTimes) }
 

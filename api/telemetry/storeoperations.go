@@ -62,9 +62,7 @@ func (c *operationCounts) keep(servers []string) {
 	})
 }
 
-// silence returns what reports whether a server has answered nothing since it was
-// called last, or whether none has ever been asked. One goroutine at a time may call
-// it.
+// silence returns what Metrics.Silence returns.
 func (c *operationCounts) silence() func() bool {
 	var before map[any]int64 // answers of each server
 	return func() bool {
