@@ -79,7 +79,6 @@ func (p *compactJSON) string() []byte {
 	return text[:i]
 }
 
-// integer reads a whole number.
 func (p *compactJSON) integer() (n int64) {
 	digits := 0
 	for ; digits < len(p.text) && p.text[digits] >= '0' && p.text[digits] <= '9'; digits++ {

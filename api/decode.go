@@ -146,7 +146,6 @@ func (b *body) decodeBatch() (batch, error) {
 	return q, err
 }
 
-// checks decodes the array of the checks of a batch.
 func (b *body) checks() ([]decide.Check, error) {
 	checks, policy := b.batch[:0], b.policy
 	err := b.array("checks", func() error {

@@ -31,7 +31,6 @@ func writeDenial(c echo.Context, a *decide.Answer) error {
 	return c.Blob(a.Policy.AuthDenyStatus, "application/problem+json", *out)
 }
 
-// appendDenial appends the problem details of a denial.
 func appendDenial(b []byte, a *decide.Answer) []byte {
 	status := a.Policy.AuthDenyStatus
 	if len(a.Limits) == 0 {
@@ -55,7 +54,6 @@ func appendDenial(b []byte, a *decide.Answer) []byte {
 	return append(b, "]}"...)
 }
 
-// writeHeaders sets the headers of a.
 func writeHeaders(c echo.Context, a *decide.Answer) {
 	out := outputs.Get().(*[]byte)
 	*out = a.SetHeaders(c.Response().Header(), *out)
@@ -86,7 +84,6 @@ func writeAppended(c echo.Context, status int, body func(b []byte) []byte) error
 // jsonType is a Content-Type. Nobody changes it.
 var jsonType = []string{echo.MIMEApplicationJSON}
 
-// writeJSON answers with a body that is JSON.
 func writeJSON(c echo.Context, status int, body []byte) error {
 	c.Response().Header()[echo.HeaderContentType] = jsonType // echo would allocate it
 	return c.Blob(status, echo.MIMEApplicationJSON, body)

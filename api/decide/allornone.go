@@ -89,7 +89,6 @@ func decideJointly(ctx *counters.Deadline, now time.Time, timeout time.Duration,
 	return err
 }
 
-// group puts the limits into groups.
 func (j *joint) group() {
 	type key struct {
 		limiter counters.Limiter
@@ -133,7 +132,6 @@ func (j *joint) askAll() {
 	}
 }
 
-// askAtOnce asks groups at once.
 func (j *joint) askAtOnce(groups [][]asking) {
 	for _, group := range groups {
 		if one := &group[0]; len(group) == 1 {
@@ -196,7 +194,6 @@ func (j *joint) askGroup(group []asking) {
 	}
 }
 
-// equals reports whether one and other ask the same.
 func (one asking) equals(other asking) bool {
 	a, b := &one.limits[0], &other.limits[0]
 	return a.Limit == b.Limit && a.Value == b.Value && a.Cost == b.Cost

@@ -20,7 +20,6 @@ type Hits struct {
 	Shadow int64
 }
 
-// hitsOf returns the hits of a check that was decided.
 func hitsOf(c *decide.LimitCheck) Hits {
 	h := Hits{Total: c.Cost}
 	if !c.Allowed {

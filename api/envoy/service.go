@@ -354,7 +354,6 @@ type descriptorStatus struct {
 	reset durationpb.Duration
 }
 
-// respond returns the answer to q.
 func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.RateLimitResponse {
 	r := new(response)
 	r.OverallCode = rls.RateLimitResponse_OK

@@ -163,7 +163,6 @@ func (f *Fleet) Others() (reports []Report, missing int, err error) {
 	return f.known.reports, f.known.missing, nil
 }
 
-// read reads what the others have left.
 func (f *Fleet) read(now time.Time) (reading, error) {
 	ctx := &counters.Deadline{At: time.Now().Add(patience)}
 	directory, err := f.cfg.Store.Load(ctx, f.directoryKey)

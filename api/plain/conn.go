@@ -155,7 +155,6 @@ func (c *conn) giveBody() {
 	}
 }
 
-// dateAt returns the value of Date.
 func (s *shared) dateAt(now time.Time) string {
 	d := s.date.Load()
 	if d == nil || d.second != now.Unix() {

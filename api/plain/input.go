@@ -29,7 +29,6 @@ type input struct {
 	since    time.Time // from when the read deadline between requests counts
 }
 
-// fill reads what comes next into the buffer.
 func (in *input) fill() {
 	if in.begun {
 		in.hurry()

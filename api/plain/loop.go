@@ -151,7 +151,6 @@ func (l *loop) leave(c *conn) {
 	go l.serve(c, l)
 }
 
-// end closes c.
 func (l *loop) end(c *conn) {
 	c.forget()
 	c.at.Store(detached)

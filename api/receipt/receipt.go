@@ -178,7 +178,6 @@ type decoder struct {
 	short bool // there were too few
 }
 
-// next reads so many bytes.
 func (d *decoder) next(n int) []byte {
 	if n < 0 || n > len(d.data) {
 		d.short = true

@@ -55,7 +55,6 @@ func (h *history) last(n int) map[string][]uint32 {
 	return all
 }
 
-// valueOf returns that of a counter or gauge.
 func valueOf(c prometheus.Metric) float64 {
 	var m dto.Metric
 	_ = c.Write(&m) // theirs never fails
