@@ -153,8 +153,8 @@ func kuadrantService(s *Service) *grpc.ServiceDesc {
 
 // reserve takes an amount of all limits of a request, or of none, and answers with a receipt.
 func (s *Service) reserve(request kuadrantMessage) (proto.Message, error) {
-	now := s.active.Load()
-	q, err := now.reservation(request, "amount")
+	inForce := s.active.Load()
+	q, err := inForce.reservation(request, "amount")
 	if err != nil {
 		return nil, err
 	}
@@ -166,8 +166,8 @@ func (s *Service) reserve(request kuadrantMessage) (proto.Message, error) {
 		ttl = min(max(leastTTL, ttl), mostTTL)
 	}
 	answer := newKuadrantMessage("ReserveResponse")
-	r, admitted := now.decider.ReserveLimits(q.checks, ttl)
-	s.countDenials(q, now.denied)
+	r, admitted := inForce.decider.ReserveLimits(q.checks, ttl)
+	s.countDenials(q, inForce.denied)
 	if !admitted {
 		answer.set("code", rls.RateLimitResponse_OVER_LIMIT.Number())
 		return answer.Message, nil
@@ -183,18 +183,19 @@ func (s *Service) reserve(request kuadrantMessage) (proto.Message, error) {
 // commit settles what a request has reserved, or charges the amount if it has reserved
 // nothing of these limits.
 func (s *Service) commit(request kuadrantMessage) (proto.Message, error) {
-	now := s.active.Load()
-	q, err := now.reservation(request, "actual_amount")
+	inForce := s.active.Load()
+	q, err := inForce.reservation(request, "actual_amount")
 	if err != nil {
 		return nil, err
 	}
 	answer := newKuadrantMessage("CommitResponse")
 	r, err := s.key().Open([]byte(request.get("reservation_id").String()))
-	reserved := err == nil && r.Policy == PolicyName
-	if reserved, err = now.decider.CommitLimits(q.checks, &r, reserved, int64(request.get("actual_amount").Uint())); err != nil {
+	valid := err == nil && r.Policy == PolicyName
+	released, err := inForce.decider.CommitLimits(q.checks, &r, valid, int64(request.get("actual_amount").Uint()))
+	if err != nil {
 		return nil, status.Error(codes.Unavailable, "the store did not say whether this was committed before; try again")
 	}
-	answer.set("reservation_released", reserved)
+	answer.set("reservation_released", released)
 	return answer.Message, nil
 }
 

@@ -135,26 +135,26 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	if err := validate(r); err != nil {
 		return nil, err
 	}
-	now := s.active.Load()
+	inForce := s.active.Load()
 	q := questions.Get().(*question)
 	defer questions.Put(q)
-	if err := now.question(q, r); err != nil {
+	if err := inForce.question(q, r); err != nil {
 		return nil, err
 	}
 	var header http.Header
 	if s.headers == Draft11 {
 		header = q.header
 	}
-	allowed := len(q.checks) == 0 || now.decider.TakeLimits(q.checks, header)
+	allowed := len(q.checks) == 0 || inForce.decider.TakeLimits(q.checks, header)
 	if len(q.returns) > 0 {
 		for i := range q.returns {
 			if !allowed { // then it only looks
 				q.returns[i].Cost = 0
 			}
 		}
-		now.decider.GiveBack(q.returns)
+		inForce.decider.GiveBack(q.returns)
 	}
-	s.countDenials(q, now.denied)
+	s.countDenials(q, inForce.denied)
 	s.addHits(q)
 	response := s.respond(q, allowed, header)
 	if s.metadata {
