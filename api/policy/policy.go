@@ -63,12 +63,14 @@ type Policy struct {
 	Description string
 	Limits      []Limit
 	// CountDenied makes denied requests count, in every limit.
-	CountDenied  bool
+	CountDenied bool
+	// OnStoreError must be one of the values of its type.
 	OnStoreError OnStoreError
 	// Hold makes POST /v1/check answer an admitted check only when its wait
 	// is over.
 	Hold bool
-	// SettleWithin is for how long what a check has reserved can be settled.
+	// SettleWithin is for how long what a check has reserved can be settled; 0 is for no longer
+	// than the moment of the check.
 	SettleWithin time.Duration
 	// Shadow decides and counts, but always allows.
 	Shadow bool
@@ -93,7 +95,7 @@ type Policy struct {
 	// exception is counted by as many bits as the exception has, if that is
 	// more.
 	IPv4Prefix, IPv6Prefix int
-	// AuthDenyStatus is the HTTP status of a denial.
+	// AuthDenyStatus is the HTTP status of a denial. It must be set for forward auth.
 	AuthDenyStatus int
 	// AuthBadRequestStatus is the HTTP status of a request whose client or path
 	// can't be told, or whose cost can never be admitted; 0 means 400.
@@ -136,7 +138,8 @@ func (p *Policy) AddressOf(client string) (address netip.Addr, ok bool) {
 	return n.Addr(), ok && !strings.Contains(client, "/") && slices.Contains(p.Identify, Identifier{})
 }
 
-// Listed returns the limits that people know.
+// Listed returns the limits that people know: those of a Finder, or else Limits, without those of
+// routes.
 func (p *Policy) Listed() []*Limit {
 	if p.Finder != nil {
 		return p.Finder.All()
@@ -151,14 +154,13 @@ func (p *Policy) Listed() []*Limit {
 // EachLimit yields all limits, those of the routes included.
 func (p *Policy) EachLimit() iter.Seq[*Limit] {
 	return func(yield func(*Limit) bool) {
-		for i := range p.Limits {
-			if !yield(&p.Limits[i]) {
-				return
-			}
+		lists := [][]Limit{p.Limits}
+		for _, r := range p.Routes {
+			lists = append(lists, r.Limits)
 		}
-		for i := range p.Routes {
-			for j := range p.Routes[i].Limits {
-				if !yield(&p.Routes[i].Limits[j]) {
+		for _, limits := range lists {
+			for i := range limits {
+				if !yield(&limits[i]) {
 					return
 				}
 			}
