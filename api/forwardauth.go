@@ -57,21 +57,28 @@ func (s *Server) decideForwarded(c echo.Context, d *decide.Decider, checks *tele
 		}
 	}
 	routes := d.MatchRoutes(room[:0], method, target)
+	var before []*decide.Answer // to the readings before the last, which most would take
 	for i, route := range routes {
 		if q.Route, q.Cost = route, 1; route != nil {
 			q.Cost = route.Cost
 		}
 		a, err := d.Check(&ctx, q, now)
-		if err != nil {
+		if err != nil || !a.Allowed {
+			for _, admitted := range before {
+				admitted.TakeBack(&ctx)
+			}
+		}
+		switch {
+		case err != nil:
 			return err
-		}
-		if !a.Allowed {
+		case !a.Allowed:
 			return writeDenial(c, a)
-		}
-		if i == len(routes)-1 { // the one that most would read
+		case i < len(routes)-1:
+			before = append(before, a)
+		default:
 			writeHeaders(c, a)
+			a.Release()
 		}
-		a.Release()
 	}
 	// nginx and Caddy read no body of an answer that admits: they would close a connection
 	// that has one.

@@ -102,6 +102,30 @@ func TestRoutesHaveACost(t *testing.T) {
 	assert.Equal(t, []int64{100, 100}, s.used(t, "alice"), "and a denial neither")
 }
 
+// A path with several readings costs nothing if one of them is denied, or can never be admitted.
+func TestADeniedReadingCostsNothing(t *testing.T) {
+	t.Parallel()
+	s := newRouted(func(p *policy.Policy) { p.Routes[1].Cost = 101 })
+	for range 5 {
+		require.Equal(t, http.StatusOK, s.proxied(t, "alice", "POST", "/LOGIN").Code)
+	}
+	assert.Equal(t, []int64{5, 10}, s.used(t, "alice"), "as /LOGIN and as /login")
+	for range 10 {
+		require.Equal(t, http.StatusTooManyRequests, s.proxied(t, "alice", "POST", "/LOGIN").Code)
+		require.Equal(t, http.StatusBadRequest, s.proxied(t, "alice", "GET", "/EXPORT").Code)
+	}
+	assert.Equal(t, []int64{5, 10}, s.used(t, "alice"))
+
+	s = newRouted(func(p *policy.Policy) {
+		p.Shadow, p.Routes[1].Cost, p.Limits[0].Limit, p.Limits[1].Limit = true, 1001, 1000, 100
+	})
+	for range 100 {
+		require.Equal(t, http.StatusOK, s.proxied(t, "alice", "GET", "/").Code)
+	}
+	require.Equal(t, http.StatusBadRequest, s.proxied(t, "alice", "GET", "/EXPORT").Code)
+	assert.Equal(t, []int64{100, 100}, s.used(t, "alice"), "what shadow mode admits has been given back")
+}
+
 // A client's own limits don't open what a route guards; exempt and blocked mean
 // everywhere.
 func TestRoutesAndClients(t *testing.T) {

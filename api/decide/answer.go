@@ -248,14 +248,26 @@ func (a *Answer) judge() {
 // The answer then says how those that it undid stand, and those that weren't asked.
 func (a *Answer) refund(ctx context.Context, now time.Time) {
 	known := a.denialKnown()
-	for i := range a.Limits {
-		if l := &a.Limits[i]; l.consumed() && !l.countsDenied(a.Policy) {
-			l.refund(ctx, now)
-		}
-	}
+	a.undo(ctx, now)
 	for i := range a.Limits {
 		if l := &a.Limits[i]; !a.Refused && l.needsLook() && !l.countsDenied(a.Policy) && !l.lookBack(a.Policy, now, known) {
 			l.look(ctx, a.Policy, now)
+		}
+	}
+}
+
+// TakeBack undoes a check that was admitted, when another one denies what both are about.
+func (a *Answer) TakeBack(ctx context.Context) {
+	if !a.Denied { // else, in shadow mode, that is done
+		a.undo(ctx, a.Now)
+	}
+}
+
+// undo gives back what the limits of a have admitted, but for those in which denied requests count.
+func (a *Answer) undo(ctx context.Context, now time.Time) {
+	for i := range a.Limits {
+		if l := &a.Limits[i]; l.consumed() && !l.countsDenied(a.Policy) {
+			l.refund(ctx, now)
 		}
 	}
 }
