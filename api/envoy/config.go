@@ -105,7 +105,7 @@ type Rule struct {
 	// Metadata is what answers may say of the rule; nil if it has none.
 	Metadata *structpb.Struct
 
-	metric string                     // its name there, see nameRules
+	metric string                     // its name in metrics, if that has no values of requests
 	hits   atomic.Pointer[func(Hits)] // of metric, when it has counted
 }
 

@@ -30,22 +30,25 @@ func (d *Descriptor) eachRule(pattern []byte, f func(*Rule, string)) {
 func (c *Config) String() string {
 	var lines []string
 	for domain, root := range c.Domains {
-		lines = root.appendLines(lines, domain)
+		root.eachNamed(domain, func(r *Rule, name string) {
+			l := r.Limit.Leniency
+			lines = append(lines, fmt.Sprintf("%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t\n", name, units[r.Unit].code, r.Limit.Limit,
+				l.IsShadow(), l == policy.Quota || l == policy.ShadowQuota))
+		})
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "")
 }
 
-func (d *Descriptor) appendLines(lines []string, name string) []string {
-	if r := d.Rule; r != nil {
-		l := r.Limit.Leniency
-		lines = append(lines, fmt.Sprintf("%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t\n", name, units[r.Unit].code, r.Limit.Limit,
-			l.IsShadow(), l == policy.Quota || l == policy.ShadowQuota))
+// eachNamed calls f with all rules of d, which has that name, and below it, and with how
+// envoyproxy/ratelimit calls each.
+func (d *Descriptor) eachNamed(name string, f func(r *Rule, name string)) {
+	if d.Rule != nil {
+		f(d.Rule, name)
 	}
-	for _, child := range d.children {
-		lines = child.appendLines(lines, name+"."+child.composite())
+	for below, child := range d.children {
+		child.eachNamed(name+"."+below, f)
 	}
-	return lines
 }
 
 // List has the limits of all rules known by their patterns, when all descriptors were
@@ -69,15 +72,4 @@ func (c *Config) Find(client string) (*policy.Limit, string) {
 		return nil, client
 	}
 	return &m.rule.Limit, m.client
-}
-
-// nameRules gives all rules below d the names that their metrics have, if those have no values
-// of requests.
-func (d *Descriptor) nameRules(name string) {
-	if d.Rule != nil {
-		d.Rule.metric = name
-	}
-	for below, child := range d.children {
-		child.nameRules(name + "." + below)
-	}
 }

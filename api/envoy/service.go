@@ -117,7 +117,7 @@ func NewService(headers Headers, metadata bool, key func() *receipt.Key) *Servic
 // way is answered by what was in force before.
 func (s *Service) SetConfig(c *Config, d *decide.Decider, denied func(limit string)) {
 	for domain, root := range c.Domains {
-		root.nameRules(domain)
+		root.eachNamed(domain, func(r *Rule, name string) { r.metric = name })
 	}
 	s.active.Store(&active{c, d, denied})
 }
