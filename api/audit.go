@@ -19,6 +19,8 @@ type change struct {
 	Client string    `json:"client,omitempty"` // or its key; hashed unless Config.LogClients
 	Reason string    `json:"reason,omitempty"`
 	Error  string    `json:"error,omitempty"`
+
+	refused bool
 }
 
 // An audit has the last changes of this instance, and the last that were refused: nobody who
@@ -28,10 +30,13 @@ type audit struct {
 	done, refused []change
 }
 
-// add adds a change to done or refused.
-func (a *audit) add(to *[]change, c change) {
+func (a *audit) add(c change) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	to := &a.done
+	if c.refused {
+		to = &a.refused
+	}
 	*to = append(*to, c)
 	*to = (*to)[max(0, len(*to)-maxAudited):]
 }

@@ -18,16 +18,13 @@ const defaultAudited = 100
 // may be one that nothing has.
 const maxAuditedName = 100
 
-// changed notes and logs a change. What more the log says is appended.
-func (s *Server) changed(c change, more ...slog.Attr) { s.note(&s.audit.done, c, more...) }
-
-// note adds a change to one of the lists of the audit, and logs it.
-func (s *Server) note(to *[]change, c change, more ...slog.Attr) {
+// changed adds a change to the audit, and logs it. What more the log says is appended.
+func (s *Server) changed(c change, more ...slog.Attr) {
 	c.Time = s.cfg.Now()
 	if !s.cfg.LogClients && c.Client != "" {
 		c.Client = telemetry.HashClient(c.Client)
 	}
-	s.audit.add(to, c)
+	s.audit.add(c)
 	attributes := make([]slog.Attr, 0, 8)
 	for _, a := range []struct{ name, value string }{
 		{"policy", c.Policy}, {"client", c.Client}, {"peer", c.Peer}, {"by", c.By}, {"reason", c.Reason}, {"error", c.Error},
@@ -53,9 +50,9 @@ func (s *Server) operators(do func(c echo.Context, by change) error) echo.Handle
 		if by.By = token.Name; !token.ChecksOnly {
 			return do(c, by)
 		}
-		by.What = "refused to one who may only make checks: " + c.Request().Method + " " + c.Path()
+		by.What, by.refused = "refused to one who may only make checks: "+c.Request().Method+" "+c.Path(), true
 		by.Policy, by.Client = by.Policy[:min(len(by.Policy), maxAuditedName)], by.Client[:min(len(by.Client), maxAuditedName)]
-		s.note(&s.audit.refused, by)
+		s.changed(by)
 		return newProblem(http.StatusForbidden, "this token may only make checks; one that may operate is needed")
 	}
 }

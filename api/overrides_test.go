@@ -339,7 +339,7 @@ func TestTheAuditHasTheLastChanges(t *testing.T) {
 	assert.Equal(t, "[]", string(none))
 	at := func(n int) time.Time { return epoch.Add(time.Duration(n) * time.Second) }
 	for n := range maxAudited + 10 {
-		a.add(&a.done, change{Time: at(n), What: fmt.Sprint(n)})
+		a.add(change{Time: at(n), What: fmt.Sprint(n)})
 	}
 	last := a.last(maxAudited + 1)
 	require.Len(t, last, maxAudited)
@@ -347,9 +347,9 @@ func TestTheAuditHasTheLastChanges(t *testing.T) {
 	assert.Equal(t, "10", last[maxAudited-1].What)
 	assert.Len(t, a.last(3), 3)
 	for n := range 3 * maxAudited {
-		a.add(&a.refused, change{Time: at(n), What: fmt.Sprint("refused ", n)})
+		a.add(change{Time: at(n), What: fmt.Sprint("refused ", n), refused: true})
 	}
-	a.add(&a.done, change{Time: at(2500).Add(time.Millisecond), What: "reset"})
+	a.add(change{Time: at(2500).Add(time.Millisecond), What: "reset"})
 	assert.Equal(t, "refused 2999", a.last(1)[0].What)
 	assert.Equal(t, "reset", a.last(500)[499].What, "in the order of their times")
 	all := a.last(3 * maxAudited)
