@@ -32,7 +32,7 @@ func (s *Server) checkBatch(c echo.Context) error {
 		return s.checkAll(c, q.checks)
 	}
 	outcomes := s.active.Load().Batch(c.Request().Context(), q.checks)
-	return writeAppended(c, http.StatusOK, func(b []byte) []byte {
+	return writeAppended(c, http.StatusOK, jsonType, func(b []byte) []byte {
 		b = s.appendOutcomes(c, b, outcomes)
 		// Without it the body is sent in chunks, and a reader can't reserve room for it.
 		c.Response().Header().Set(echo.HeaderContentLength, strconv.Itoa(len(b)))
@@ -88,7 +88,7 @@ func (s *Server) checkAll(c echo.Context, checks []decide.Check) error {
 		c.Response().Header().Set(echo.HeaderRetryAfter, strconv.FormatInt(decide.WholeSeconds(retry), 10))
 	}
 	status := statusOf(allowed, http.StatusTooManyRequests)
-	return writeAppended(c, status, func(b []byte) []byte {
+	return writeAppended(c, status, jsonType, func(b []byte) []byte {
 		b = strconv.AppendBool(append(b, `{"allowed":`...), allowed)
 		b = appendSeconds(append(b, `,"retry_after":`...), retry)
 		b = appendSeconds(append(b, `,"wait":`...), wait)

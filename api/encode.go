@@ -21,14 +21,11 @@ var outputs = sync.Pool{New: func() any { return new([]byte) }}
 func writeDenial(c echo.Context, a *decide.Answer) error {
 	writeHeaders(c, a)
 	defer a.Release()
-	c.Response().Header().Set(echo.HeaderContentType, "application/problem+json")
 	if c.Request().Method == http.MethodHead {
+		c.Response().Header()[echo.HeaderContentType] = problemType
 		return c.NoContent(a.Policy.AuthDenyStatus)
 	}
-	out := outputs.Get().(*[]byte)
-	defer outputs.Put(out)
-	*out = append(appendDenial((*out)[:0], a), '\n')
-	return c.Blob(a.Policy.AuthDenyStatus, "application/problem+json", *out)
+	return writeAppended(c, a.Policy.AuthDenyStatus, problemType, func(b []byte) []byte { return append(appendDenial(b, a), '\n') })
 }
 
 func appendDenial(b []byte, a *decide.Answer) []byte {
@@ -63,30 +60,30 @@ func writeHeaders(c echo.Context, a *decide.Answer) {
 // writeBody answers with the body of a, which must not be used any more.
 func (s *Server) writeBody(c echo.Context, a *decide.Answer, status int) error {
 	defer a.Release()
-	return writeAppended(c, status, func(b []byte) []byte { return append(s.appendAnswer(b, a, 0), '\n') })
+	return writeAppended(c, status, jsonType, func(b []byte) []byte { return append(s.appendAnswer(b, a, 0), '\n') })
 }
 
 // maxKeptOutput is the size of the largest buffer that is kept for another answer: that of
 // a batch.
 const maxKeptOutput = 1 << 20
 
-// writeAppended is writeJSON of what body appends.
-func writeAppended(c echo.Context, status int, body func(b []byte) []byte) error {
+// writeAppended answers with a body of that type, which body appends.
+func writeAppended(c echo.Context, status int, contentType []string, body func(b []byte) []byte) error {
 	out := outputs.Get().(*[]byte)
 	*out = body((*out)[:0])
-	err := writeJSON(c, status, *out)
+	err := writeBlob(c, status, contentType, *out)
 	if cap(*out) <= maxKeptOutput {
 		outputs.Put(out)
 	}
 	return err
 }
 
-// jsonType is a Content-Type. Nobody changes it.
-var jsonType = []string{echo.MIMEApplicationJSON}
+// Values of Content-Type. Nobody changes them.
+var jsonType, problemType = []string{echo.MIMEApplicationJSON}, []string{"application/problem+json"}
 
-func writeJSON(c echo.Context, status int, body []byte) error {
-	c.Response().Header()[echo.HeaderContentType] = jsonType // echo would allocate it
-	return c.Blob(status, echo.MIMEApplicationJSON, body)
+func writeBlob(c echo.Context, status int, contentType []string, body []byte) error {
+	c.Response().Header()[echo.HeaderContentType] = contentType // echo would allocate it
+	return c.Blob(status, contentType[0], body)
 }
 
 // statusOf returns the status of an admission, or else denied.

@@ -33,7 +33,7 @@ func (s *Server) look(c echo.Context) error {
 		b = strconv.AppendInt(append(appendComma(b), `{"status":`...), int64(w.status), 10)
 		b = append(append(append(b, `,"body":`...), bytes.TrimSpace(w.body)...), '}')
 	}
-	return writeJSON(c, http.StatusOK, append(b, "]}\n"...))
+	return writeBlob(c, http.StatusOK, jsonType, append(b, "]}\n"...))
 }
 
 // looksOnly reports whether a GET of the path only looks, and answers with JSON.

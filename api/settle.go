@@ -35,7 +35,7 @@ func (s *Server) readSettlement(c echo.Context) (q decide.Settling, err error) {
 }
 
 func writeSettlement(c echo.Context, settled *decide.Settlement) error {
-	return writeAppended(c, http.StatusOK, func(b []byte) []byte { return append(appendSettlement(b, settled, 0), '\n') })
+	return writeAppended(c, http.StatusOK, jsonType, func(b []byte) []byte { return append(appendSettlement(b, settled, 0), '\n') })
 }
 
 // settleBatch answers POST /v1/settle/batch. A receipt that can't be settled gets the
@@ -62,7 +62,7 @@ func (s *Server) settleBatch(c echo.Context) error {
 	for _, result := range results {
 		out = append(appendComma(out), result...)
 	}
-	return writeJSON(c, http.StatusOK, append(out, "]}\n"...))
+	return writeBlob(c, http.StatusOK, jsonType, append(out, "]}\n"...))
 }
 
 // renew answers POST /v1/renew.
@@ -90,7 +90,7 @@ func (s *Server) renew(c echo.Context) error {
 	}
 	out, _ := key.Append([]byte(`{"receipt":"`), &r) // about as long as the one before
 	out = appendSeconds(append(out, `","renew_within":`...), within)
-	return writeJSON(c, http.StatusOK, append(out, "}\n"...))
+	return writeBlob(c, http.StatusOK, jsonType, append(out, "}\n"...))
 }
 
 // errForeignReceipt is the problem of a receipt that no instance has given.

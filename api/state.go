@@ -116,7 +116,7 @@ func (s *Server) showState(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(c, http.StatusOK, append(body, '\n'))
+	return writeBlob(c, http.StatusOK, jsonType, append(body, '\n'))
 }
 
 // historyJSON is the body of an answer that says what was decided lately.

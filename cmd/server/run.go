@@ -89,7 +89,6 @@ type connections struct {
 	silent        sync.Map     // its keys are those that have sent nothing yet
 }
 
-// change notes that c has a new state.
 func (all *connections) change(c net.Conn, state http.ConnState) {
 	all.changes.Add(1)
 	switch state {
