@@ -34,7 +34,6 @@ func (s *Server) PlainServer(h *http.Server) *plain.Server {
 	return srv
 }
 
-// checkPath is where single checks are made, and settlePath where they are settled.
 const checkPath, settlePath = "/v1/check", "/v1/settle"
 
 // together answers single checks and settlements that came at the same moment, as ServeHTTP

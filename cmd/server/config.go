@@ -455,7 +455,6 @@ func (c *xdsConfig) clientTLS() (*tls.Config, error) {
 // them: with "-tls" if they are -tls-cert, -tls-key and -tls-client-ca. clientCA may have no name.
 type serverFiles struct{ flags, cert, key, clientCA string }
 
-// read returns how to serve TLS.
 func (f serverFiles) read() (*tls.Config, error) {
 	cert, err := tls.LoadX509KeyPair(f.cert, f.key)
 	if err != nil {
