@@ -496,6 +496,7 @@ func TestProxiesOutliveARollingRestart(t *testing.T) {
 			instances := []*process{shipped(t), shipped(t)}
 			address := p.start(t, []string{instances[0].Address(), instances[1].Address()}, startApp(t).address, p.patient...)
 			var asked, refused atomic.Int64
+			var answered [users]atomic.Int64
 			restarted := make(chan struct{})
 			var asking sync.WaitGroup
 			for i := range users {
@@ -512,6 +513,7 @@ func TestProxiesOutliveARollingRestart(t *testing.T) {
 							refused.Add(1)
 							t.Logf("%d: %s", r.status, r.body)
 						}
+						answered[i].Add(1)
 					}
 				})
 			}
@@ -520,11 +522,16 @@ func TestProxiesOutliveARollingRestart(t *testing.T) {
 				(*instance).terminate(t)
 				(*instance).requireExit(t)
 				*instance = shipped(t, "-listen", (*instance).Address())
-				// The next one may go when the proxy asks this one again.
+				// The next one may go when the proxy asks this one again, and has answered what it
+				// asked before: HAProxy may wait for a second between the one and the other.
 				require.Eventually(t, func() bool {
 					_, metrics := (*instance).Get(t, "/metrics")
 					return strings.Contains(metrics, `weir_http_requests_total{code="200",route="/v1/auth/{policy}"}`)
 				}, servertest.Patience, 10*time.Millisecond)
+				for i := range answered {
+					before := answered[i].Load()
+					require.Eventually(t, func() bool { return answered[i].Load() > before }, servertest.Patience, time.Millisecond)
+				}
 			}
 			close(restarted)
 			asking.Wait()
