@@ -34,7 +34,10 @@ func steps(verbs []string, longest int) *rapid.Generator[[]step] {
 		rapid.Custom(func(t *rapid.T) string {
 			return strings.Repeat("END\r\n", rapid.IntRange(0, longest/5).Draw(t, "repeats"))
 		}),
-	)
+	).Filter(func(v string) bool {
+		// An incr of white space reads on, in memory that is left from another item.
+		return v == "" || strings.TrimSpace(v) != ""
+	})
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 		return step{
 			verb:   rapid.SampledFrom(verbs).Draw(t, "verb"),
@@ -99,7 +102,8 @@ func run(c *memcache.Client, prefix string, program []step) []string {
 // their own.
 func TestSharedSocketAnswersAsOwnConnections(t *testing.T) {
 	t.Parallel()
-	shared, own := memcachedtest.Start(t), memcachedtest.Start(t)
+	// With room for all: neither has to evict what the other keeps.
+	shared, own := memcachedtest.Start(t, "-m", "1024"), memcachedtest.Start(t, "-m", "1024")
 	s, _ := startPool(t)
 	programs := steps([]string{"incr", "decr", "add", "set", "delete", "touch", "cas", "get", "multiget"}, 100<<10)
 	var round atomic.Int64
@@ -111,13 +115,13 @@ func TestSharedSocketAnswersAsOwnConnections(t *testing.T) {
 		for i, program := range all {
 			prefix := fmt.Sprintf("%d-%d", n, i)
 			wg.Go(func() {
-				client := newTestClient(s, shared.Addr, 10*time.Second)
+				client := newTestClient(s, shared.Addr, time.Minute)
 				defer client.Close()
 				got[i] = run(client, prefix, program)
 			})
 			wg.Go(func() {
 				plain := memcache.New(own.Addr)
-				plain.Timeout = 10 * time.Second
+				plain.Timeout = time.Minute
 				defer plain.Close()
 				want[i] = run(plain, prefix, program)
 			})
@@ -227,7 +231,7 @@ func TestFaultsGiveErrorsButNeverWrongAnswers(t *testing.T) {
 	t.Parallel()
 	m := memcachedtest.Start(t)
 	direct := memcache.New(m.Addr)
-	direct.Timeout = 10 * time.Second
+	direct.Timeout = time.Minute
 	defer direct.Close()
 	programs := steps([]string{"incr", "incr", "set", "get", "multiget", "cut"}, 2000)
 	var round, ok, failed atomic.Int64
@@ -259,22 +263,22 @@ func TestFaultsGiveErrorsButNeverWrongAnswers(t *testing.T) {
 }
 
 // Many callers, some of whom give up all the time, while the server is held up
-// now and then.
+// now and then: nobody else's request fails, and the connection stays.
 func TestManyCallersGivingUp(t *testing.T) {
 	t.Parallel()
 	m := memcachedtest.Start(t)
 	direct := memcache.New(m.Addr)
-	direct.Timeout = 10 * time.Second
+	direct.Timeout = time.Minute
 	defer direct.Close()
 	s, d := startPool(t)
-	var ok, failed atomic.Int64
+	var ok, failed, gaveUp atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 100 {
-		timeout := 5 * time.Second
+		timeout, failed := time.Minute, &failed
 		if i%4 == 0 {
-			timeout = 100 * time.Microsecond
+			timeout, failed = 100*time.Microsecond, &gaveUp
 		}
-		c := newCaller(t, direct, fmt.Sprint(i), newTestClient(s, m.Addr, timeout), &ok, &failed)
+		c := newCaller(t, direct, fmt.Sprint(i), newTestClient(s, m.Addr, timeout), &ok, failed)
 		program := make([]step, 300)
 		for j := range program {
 			program[j] = step{verb: []string{"incr", "set", "get", "multiget"}[rand.IntN(4)], key: j % 4, keys: 10, value: strings.Repeat("END\r\n", rand.IntN(50))}
@@ -292,7 +296,7 @@ func TestManyCallersGivingUp(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Greater(t, ok.Load(), int64(75*300-1), "those with time get all their answers")
-	require.Greater(t, failed.Load(), int64(100))
+	require.Zero(t, failed.Load(), "those with time get all their answers")
+	require.Greater(t, gaveUp.Load(), int64(100))
 	require.EqualValues(t, 1, d.count.Load(), "giving up costs no connection")
 }

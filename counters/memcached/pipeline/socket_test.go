@@ -97,7 +97,7 @@ func TestLongMultiGet(t *testing.T) {
 	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, _ := startPool(t)
-	client := newTestClient(s, m.Addr, 10*time.Second)
+	client := newTestClient(s, m.Addr, time.Minute)
 	defer client.Close()
 	for _, n := range []int{1, 100, 1000, 5000} { // 5000 keys are a line of 65 KiB
 		keys := make([]string, n)
@@ -215,7 +215,7 @@ func TestReaderWhoGivesUpLeavesOthersTheirReplies(t *testing.T) {
 	reader, other := newConn(t, s, m.Network(), m.Addr), newConn(t, s, m.Network(), m.Addr)
 	requireAsk(t, reader, "set k 0 0 1\r\n7\r\n", "STORED\r\n")
 	open := reader.link.open.Load()
-	require.Eventually(t, open.unread.Load, 5*time.Second, time.Millisecond)
+	require.Eventually(t, open.unread.Load, time.Minute, time.Millisecond)
 	m.Pause()
 	answers := make(chan error, 2)
 	for _, h := range []*Conn{reader, other} {
@@ -227,7 +227,7 @@ func TestReaderWhoGivesUpLeavesOthersTheirReplies(t *testing.T) {
 			}
 			answers <- err
 		}()
-		require.Eventually(t, func() bool { return reader.reader.Load() == &open.conn }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return reader.reader.Load() == &open.conn }, time.Minute, time.Millisecond)
 	}
 	require.NoError(t, reader.Close())
 	require.ErrorIs(t, <-answers, net.ErrClosed)
@@ -243,11 +243,11 @@ func TestDeadlineThatPassesBetweenWriteAndRead(t *testing.T) {
 	h := newConn(t, s, m.Network(), m.Addr)
 	requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
 	open := h.link.open.Load()
-	require.Eventually(t, open.unread.Load, 5*time.Second, time.Millisecond)
+	require.Eventually(t, open.unread.Load, time.Minute, time.Millisecond)
 	m.Pause()
 	require.NoError(t, h.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
 	send(t, h, "version\r\n")
-	require.Eventually(t, func() bool { return !h.pending() }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !h.pending() }, time.Minute, time.Millisecond)
 	require.NoError(t, open.conn.SetReadDeadline(time.Time{})) // whoever reads now does so for ever
 	_, err := answer(h)
 	requireTimeout(t, err)
@@ -265,7 +265,7 @@ func TestDeadlineThatChangesWhileReading(t *testing.T) {
 	} {
 		h := newConn(t, s, m.Network(), m.Addr)
 		requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
-		require.Eventually(t, h.link.open.Load().unread.Load, 5*time.Second, time.Millisecond)
+		require.Eventually(t, h.link.open.Load().unread.Load, time.Minute, time.Millisecond)
 		m.Pause()
 		require.NoError(t, h.SetDeadline(time.Time{}))
 		send(t, h, "version\r\n")
@@ -275,7 +275,7 @@ func TestDeadlineThatChangesWhileReading(t *testing.T) {
 			_, err := answer(h)
 			read <- err
 		}()
-		require.Eventually(t, func() bool { return h.reader.Load() != nil }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return h.reader.Load() != nil }, time.Minute, time.Millisecond)
 		require.NoError(t, end(h))
 		err := <-read
 		require.True(t, errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed), "%v", err)
@@ -322,7 +322,7 @@ func TestRestartOfIdleServerFailsNothing(t *testing.T) {
 	for range 3 {
 		requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
 		open := h.link.open.Load()
-		require.Eventually(t, open.unread.Load, 5*time.Second, time.Millisecond)
+		require.Eventually(t, open.unread.Load, time.Minute, time.Millisecond)
 		m.Kill()
 		m.Restart()
 	}
