@@ -150,7 +150,7 @@ func TestAddManyOnASilentServer(t *testing.T) {
 	addMany(ctx, m, warm, func(_ int, _ int64, err error) { assert.NoError(t, err) }) // the connections are open
 
 	silent.Pause()
-	const timeout = 700 * time.Millisecond
+	const timeout = 3 * time.Second
 	outcomes := make([]error, clients)
 	var mu sync.Mutex
 	var order []error
@@ -179,7 +179,7 @@ func TestAddManyOnASilentServer(t *testing.T) {
 	for i, told := range told {
 		err := <-told
 		counts := make([]int64, 1)
-		require.Eventually(t, func() bool { return m.Read(ctx, []string{clientKey(i)}, counts) == nil }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return m.Read(ctx, []string{clientKey(i)}, counts) == nil }, time.Minute, time.Millisecond)
 		if i%2 == 0 {
 			assert.NoError(t, err, "addition %d", i)
 			assert.Positive(t, counts[0])
@@ -330,14 +330,14 @@ func TestAddManyOnAServerThatDies(t *testing.T) {
 func TestAddManyGoesOnWithWhoHasMore(t *testing.T) {
 	t.Parallel()
 	_, m := start(t)
-	ctx := within(t, 10*time.Second)
+	ctx := within(t, time.Hour)
 	const clients = 5000 // of more than may be under way
 	keys := make([]string, clients)
 	for i := range keys {
 		keys[i] = clientKey(i)
 	}
 	foreign := keys[7] + ".foreign"
-	require.NoError(t, m.Put(ctx, foreign, []byte("apple"), time.Minute))
+	require.NoError(t, m.Put(ctx, foreign, []byte("apple"), time.Hour))
 	var mu sync.Mutex
 	asked, begun, first := make([]int, clients), 0, clients
 	counts := make([][]int64, clients)

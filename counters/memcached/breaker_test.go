@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/memcached/pipeline"
 	"weir/counters/memcachedtest"
 )
 
@@ -160,14 +161,22 @@ const timeout = 200 * time.Millisecond
 func openTwo(t *testing.T) *two {
 	t.Helper()
 	w := &two{servers: [2]*memcachedtest.Server{memcachedtest.Start(t), memcachedtest.Start(t)}}
-	w.Store = openStore(t, w.servers[0].Addr, w.servers[1].Addr)
+	cfg := Config{Servers: []string{w.servers[0].Addr, w.servers[1].Addr}, Timeout: timeout}
+	var err error
+	w.Store, err = newStore(cfg, func(to *server) pipeline.DialFunc {
+		if to.name == w.servers[0].Addr {
+			return cfg.dialer(to)
+		}
+		return patient(cfg)(to)
+	}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.Close()) })
 	for i := 0; w.keys[0] == "" || w.keys[1] == ""; i++ {
 		key := fmt.Sprint("weir:p/l:1000:c", i, "_1")
 		w.keys[w.members.Load().ring.pick(key)] = key
 	}
-	for i := range w.keys {
-		require.NoError(t, w.add(i, timeout*100))
-	}
+	require.Eventually(t, func() bool { return w.add(0, timeout) == nil }, patience, time.Millisecond)
+	require.NoError(t, w.add(1, patience))
 	return w
 }
 
@@ -227,8 +236,9 @@ func (w *two) requireAtOnce(t *testing.T) {
 // requireBack checks that server 0 is used again. How soon: TestBreakerProbesWhileItIsOpen.
 func (w *two) requireBack(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { return w.add(0, timeout) == nil }, patience, time.Millisecond)
-	require.Equal(t, counters.ServerStatus{Server: w.servers[0].Addr}, w.Ping()[0])
+	require.Eventually(t, func() bool {
+		return w.add(0, timeout) == nil && w.Ping()[0] == counters.ServerStatus{Server: w.servers[0].Addr}
+	}, patience, time.Millisecond)
 }
 
 // requireOther checks that all the time nothing happens to server 1.
@@ -319,7 +329,7 @@ func TestAnUnansweredPingOpensTheBreaker(t *testing.T) {
 	states := w.Ping()
 	assert.EqualError(t, states[0].Err, "counters: the store is not available: i/o timeout")
 	assert.True(t, states[0].BreakerOpen)
-	assert.Equal(t, counters.ServerStatus{Server: w.servers[1].Addr}, states[1])
+	require.Eventually(t, func() bool { return w.Ping()[1] == counters.ServerStatus{Server: w.servers[1].Addr} }, patience, time.Millisecond)
 	w.requireAtOnce(t)
 	w.servers[0].Resume()
 	w.requireBack(t)

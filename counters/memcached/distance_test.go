@@ -16,10 +16,10 @@ import (
 func TestAddManyMeasuresTheDistance(t *testing.T) {
 	t.Parallel()
 	const roundTrip = 20 * time.Millisecond
-	s, err := New(Config{Servers: []string{memcachedtest.Start(t).Far(roundTrip)}, Timeout: 5 * time.Second})
+	s, err := NewPatient(Config{Servers: []string{memcachedtest.Start(t).Far(roundTrip)}, Timeout: counters.MaxTimeout})
 	require.NoError(t, err)
 	defer s.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	add := func() {
 		s.AddMany(ctx, []string{"k"}, func(_ int, to []counters.Addition) ([]counters.Addition, counters.Turn) {

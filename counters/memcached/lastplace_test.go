@@ -24,7 +24,7 @@ func TestManyWithoutAConnectionOfTheirOwn(t *testing.T) {
 		t.Run(fast, func(t *testing.T) {
 			t.Parallel()
 			server := memcachedtest.Start(t, "-c", "64", "-t", "1", "-o", fast)
-			m := open(t, memcached.Config{Servers: []string{server.Addr}, Timeout: time.Second})
+			m := open(t, memcached.Config{Servers: []string{server.Addr}, Timeout: counters.MaxTimeout})
 			ctx := within(t, time.Minute)
 			_, err := m.Load(ctx, "state")
 			require.NoError(t, err)
@@ -47,7 +47,7 @@ func TestManyWithoutAConnectionOfTheirOwn(t *testing.T) {
 			}
 			add := func() {
 				var answered atomic.Int64
-				m.AddMany(within(t, time.Second), keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+				m.AddMany(within(t, time.Minute), keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
 					return append(to, counters.Addition{Key: keys[i], Delta: 1, TTL: time.Minute, New: true}), counters.Now
 				}, func(_ int, _ []counters.Added, err error) bool {
 					assert.NoError(t, err)
@@ -65,7 +65,7 @@ func TestManyWithoutAConnectionOfTheirOwn(t *testing.T) {
 			require.Eventually(t, func() bool {
 				add()
 				return server.Stat("curr_connections") >= 3 // with the one that asks
-			}, 30*time.Second, 50*time.Millisecond)
+			}, time.Minute, 50*time.Millisecond)
 		})
 	}
 }

@@ -169,7 +169,7 @@ func TestBreakerRecords(t *testing.T) {
 	b.mu.Unlock()
 	assert.Equal(t, record{true, 1, now.Sub(opened)}, r)
 	w.servers[0].Restart()
-	w.requireBack(t)
+	require.Eventually(t, func() bool { return b.refuse() == nil }, patience, time.Millisecond)
 	later := b.record(time.Now())
 	assert.Equal(t, record{false, 1, later.down}, later)
 	assert.Greater(t, later.down, r.down)

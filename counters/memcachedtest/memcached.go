@@ -227,7 +227,7 @@ func (m *Server) Do(line string, last ...string) []string {
 	c, err := m.dial()
 	require.NoError(m.t, err)
 	defer c.Close()
-	require.NoError(m.t, c.SetDeadline(time.Now().Add(5*time.Second)))
+	require.NoError(m.t, c.SetDeadline(time.Now().Add(time.Minute)))
 	_, err = fmt.Fprintf(c, "%s\r\n", line)
 	require.NoError(m.t, err)
 	var lines []string

@@ -6,7 +6,6 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -36,41 +35,10 @@ func (d *dials) DialContext(ctx context.Context, network, address string) (net.C
 // startPool returns sockets that are closed when the test ends, one to a
 // server, and the count of their dials.
 func startPool(t testing.TB) (*Pool, *dials) {
-	d := &dials{dial: patient(Dialer(nil, "", ""))}
+	d := &dials{dial: memcachedtest.Patient(Dialer(nil, "", ""))}
 	s := New(d.DialContext)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s, d
-}
-
-// patient is dial without a deadline, for connections that aren't cut off: on a
-// busy machine a dial may take longer than a Pool allows for, and a server may
-// have no turn until it would be cut off.
-func patient(dial DialFunc) DialFunc {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(context.WithoutCancel(ctx), network, address)
-		if err != nil {
-			return nil, err
-		}
-		if raw, ok := conn.(syscall.Conn); ok {
-			return patientSocket{patientConn{conn}, raw}, nil
-		}
-		return patientConn{conn}, nil
-	}
-}
-
-// A patientConn has no read deadline but one that has passed, which interrupts.
-type patientConn struct{ net.Conn }
-
-func (c patientConn) SetReadDeadline(at time.Time) error {
-	if at.After(time.Now()) {
-		at = time.Time{}
-	}
-	return c.Conn.SetReadDeadline(at)
-}
-
-type patientSocket struct {
-	patientConn
-	syscall.Conn
 }
 
 func newConn(t testing.TB, s *Pool, network, address string) *Conn {
