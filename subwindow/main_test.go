@@ -14,6 +14,7 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memcached"
+	"weir/counters/memcachedtest"
 	"weir/counters/storetest"
 	"weir/subwindow"
 )
@@ -125,7 +126,7 @@ func key(w subwindow.Window, moment time.Time) string {
 
 func openMemcached(t testing.TB, servers ...string) *memcached.Store {
 	t.Helper()
-	m, err := memcached.New(memcached.Config{Servers: servers})
+	m, err := memcached.New(memcached.Config{Servers: servers, Through: memcachedtest.Patient})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	return m
@@ -135,7 +136,7 @@ func openMemcached(t testing.TB, servers ...string) *memcached.Store {
 // isn't taken to be down before a caller's deadline.
 func openPatient(t testing.TB, servers ...string) *memcached.Store {
 	t.Helper()
-	m, err := memcached.New(memcached.Config{Servers: servers, Timeout: counters.MaxTimeout})
+	m, err := memcached.New(memcached.Config{Servers: servers, Timeout: counters.MaxTimeout, Through: memcachedtest.Patient})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	return m

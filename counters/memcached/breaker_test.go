@@ -167,7 +167,7 @@ func openTwo(t *testing.T) *two {
 		if to.name == w.servers[0].Addr {
 			return cfg.dialer(to)
 		}
-		return patient(cfg)(to)
+		return memcachedtest.Patient(cfg.dialer(to))
 	}, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })

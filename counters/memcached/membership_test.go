@@ -262,8 +262,8 @@ func TestCertificatesOfServersThatAreFound(t *testing.T) {
 	_, port, _ := net.SplitHostPort(server.Addr)
 	z := &zone{addresses: map[string][]string{"cache": {"127.0.0.1"}}}
 	for name, want := range map[string]string{"": "wanted to match cache", "127.0.0.1": ""} {
-		cfg := Config{Servers: []string{"dns+cache:" + port}, TLS: &tls.Config{RootCAs: pool, ServerName: name}, Timeout: patience}
-		s, err := newStore(cfg, patient(cfg), z)
+		cfg := Config{Servers: []string{"dns+cache:" + port}, TLS: &tls.Config{RootCAs: pool, ServerName: name}, Timeout: patience, Through: memcachedtest.Patient}
+		s, err := newStore(cfg, cfg.dialer, z)
 		require.NoError(t, err)
 		defer s.Close()
 		if err := addTo(s, "k", patience); want == "" {
@@ -278,8 +278,8 @@ func TestCertificatesOfServersThatAreFound(t *testing.T) {
 func openFound(t *testing.T, servers ...*memcachedtest.Server) (*Store, *zone) {
 	t.Helper()
 	z := &zone{services: map[string][]string{"_m._tcp.x": addressesOf(servers)}}
-	cfg := Config{Servers: []string{"dnssrv+_m._tcp.x"}, Timeout: timeout}
-	s, err := newStore(cfg, patient(cfg), z)
+	cfg := Config{Servers: []string{"dnssrv+_m._tcp.x"}, Timeout: timeout, Through: memcachedtest.Patient}
+	s, err := newStore(cfg, cfg.dialer, z)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s, z
@@ -505,8 +505,8 @@ func TestAStoreStartsWithoutServers(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
 	z := &zone{services: map[string][]string{}}
-	cfg := Config{Servers: []string{"dnssrv+_m._tcp.x"}, Timeout: timeout}
-	s, err := newStore(cfg, patient(cfg), z)
+	cfg := Config{Servers: []string{"dnssrv+_m._tcp.x"}, Timeout: timeout, Through: memcachedtest.Patient}
+	s, err := newStore(cfg, cfg.dialer, z)
 	require.NoError(t, err)
 	defer s.Close()
 	err = addTo(s, "k", patience)

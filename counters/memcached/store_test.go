@@ -27,7 +27,8 @@ import (
 
 func open(t testing.TB, cfg memcached.Config) *memcached.Store {
 	t.Helper()
-	m, err := memcached.NewPatient(cfg)
+	cfg.Through = memcachedtest.Patient
+	m, err := memcached.New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	return m
@@ -485,7 +486,7 @@ func TestLimitHoldsOnTwoServersWithAnyKeyPrefix(t *testing.T) {
 		admitted := make(map[string]int)
 		for slot := range time.Duration(4) {
 			// A process that remembers nothing.
-			store, err := memcached.NewPatient(memcached.Config{Servers: servers})
+			store, err := memcached.New(memcached.Config{Servers: servers, Through: memcachedtest.Patient})
 			require.NoError(t, err)
 			defer store.Close()
 			limiter, err := subwindow.New(store, window, counters.Options{

@@ -13,7 +13,7 @@ import (
 )
 
 // A DialFunc connects to a server before ctx ends.
-type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+type DialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Dialer returns a function that opens a connection ready for commands: over
 // TLS when tlsConfig isn't nil, with the host of the address as the server's
