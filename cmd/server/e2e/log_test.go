@@ -146,8 +146,10 @@ func TestLogTellsOfAServerThatIsFull(t *testing.T) {
 	assert.Contains(t, line, " server="+full.Addr+" ")
 	assert.Contains(t, line, "SERVER_ERROR out of memory")
 	assert.Regexp(t, ` checks_without_it=([1-9]|1\d|20)\n?$`, line)
-	_, metrics := r.Get(t, "/metrics")
-	assert.Contains(t, metrics, `weir_store_up{server="`+full.Addr+`"} 1`)
+	require.Eventually(t, func() bool {
+		_, metrics := r.Get(t, "/metrics")
+		return strings.Contains(metrics, `weir_store_up{server="`+full.Addr+`"} 1`)
+	}, servertest.Patience, 10*time.Millisecond)
 }
 
 func TestLogTellsOfConnectionsThatCannotBeAccepted(t *testing.T) {

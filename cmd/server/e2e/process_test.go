@@ -719,8 +719,19 @@ func TestMemcachedWithUserAndTLS(t *testing.T) {
 	}
 }
 
+// They begin again if the store didn't decide all, as on a busy machine.
 func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
 	t.Parallel()
+	for range 5 {
+		if countWeirdClients(t) {
+			return
+		}
+	}
+	require.Fail(t, "the store doesn't decide")
+}
+
+// countWeirdClients returns false if the store didn't decide all checks.
+func countWeirdClients(t *testing.T) (decided bool) {
 	memcached := memcachedtest.Start(t)
 	wire := servertest.TapMemcached(t, memcached)
 	p := startProcesses(t, []string{wire.Addr})[0]
@@ -730,15 +741,20 @@ func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
 		strings.Repeat("x", 64), strings.Repeat("x", 65), strings.Repeat("x", 1024), strings.Repeat("🦫", 256),
 	}
 	spent := make(map[string]int64)
+	decided = true
 	spend := func(client string) {
 		spent[client] = int64(len(spent) + 1)
 		a := p.Check(t, "strict", client, spent[client])
+		decided = decided && !a.Degraded
 		assert.Equal(t, http.StatusOK, a.Status)
 		assert.Equal(t, client, a.Client)
 		assert.Equal(t, spent[client], a.Used(0), "%q has nothing of another's", client)
 	}
 	for _, client := range clients {
 		spend(client)
+	}
+	if !decided {
+		return false
 	}
 	keys := keysOfClients(memcached)
 	assert.Len(t, keys, len(clients))
@@ -753,6 +769,9 @@ func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
 	}
 	for client, want := range spent {
 		a := p.Ask(t, http.MethodGet, "/v1/policies/strict/clients/"+url.PathEscape(client), "", "")
+		if decided = decided && !a.Degraded; !decided {
+			return false
+		}
 		assert.Equal(t, client, a.Client)
 		assert.Equal(t, want, a.Used(0), "%q", client)
 	}
@@ -768,6 +787,7 @@ func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
 		require.Regexp(t, `^`+commands+`\r\n$`, line)
 		require.Regexp(t, `^[ -~]+\r\n$`, line)
 	}
+	return true
 }
 
 // The ballast for the garbage collector takes no memory.
