@@ -92,7 +92,7 @@ func TestRoutesCountApartOnAllInstances(t *testing.T) {
 	routed := strings.ReplaceAll(string(text), "window: 1d}]", "window: 1d}], routes: [{method: POST, path: /login, limits: {l: 5}}]")
 	require.NoError(t, os.WriteFile(file, []byte(routed), 0o600))
 	memcached := memcachedtest.Start(t)
-	args := []string{"-config", file, "-memcached", memcached.Addr, "-store-timeout", "1s"}
+	args := []string{"-config", file, "-memcached", memcached.Addr, "-store-timeout", "5s"}
 	one, other := startProgram(t, args...), startProgram(t, args...)
 	requireStatus := func(s servertest.Service, method, path string, want int) {
 		t.Helper()
