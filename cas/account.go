@@ -300,9 +300,12 @@ func (a *account[S]) drop(until int64) {
 func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	before := a.last
 	a.last = *seen
-	if a.last.origin.reset > before.origin.reset {
+	anew := a.last.origin.reset > before.origin.reset
+	if anew {
 		a.drop(a.last.origin.reset + int64(l.cfg.ClockSkew))
-		for _, f := range a.flights { // what they were to replace is gone
+	}
+	if anew || before.exists && !seen.exists { // what flights were to replace is gone, and what they may have written
+		for _, f := range a.flights {
 			a.undone(l, f)
 		}
 		a.flights = nil

@@ -119,6 +119,13 @@ func (s *script) used() int64 {
 	return 100 - d.Remaining
 }
 
+// lose has the store lose the client's state.
+func (s *script) lose() {
+	for _, key := range []string{"token_bucket", "leaky_bucket", "sliding_log"} {
+		_ = s.inner.Delete(s.t.Context(), []string{counters.StateNamespace("weir", "p", "l", key).StateKey("c")})
+	}
+}
+
 func (s *script) flush() {
 	for range 3 {
 		s.l.(interface{ Flush() }).Flush()
@@ -158,9 +165,7 @@ func (by way) TestWhatIsLostBetweenTwoLateSwaps(t *testing.T) {
 		require.True(t, s.alone(r, err).Allowed)
 		late.tell(nil)
 		s.background.Wait() // or it takes the next late swap
-		for _, key := range []string{"token_bucket", "leaky_bucket", "sliding_log"} {
-			_ = s.inner.Delete(t.Context(), []string{counters.StateNamespace("weir", "p", "l", key).StateKey("c")})
-		}
+		s.lose()
 		r = s.request(20)
 		require.True(t, s.alone(r, counters.ErrTimeout).Allowed)
 		late = s.store.late(true)
@@ -170,6 +175,33 @@ func (by way) TestWhatIsLostBetweenTwoLateSwaps(t *testing.T) {
 		late.tell(nil)
 		s.flush()
 		assert.EqualValues(t, 32, s.used(), "each was counted once")
+	})
+}
+
+// A check that was refused, as its swap had no answer, turns out to have been counted, after which
+// the store has lost all. It isn't given back of what another instance has admitted since.
+func (by way) TestWhatIsLostIsNotGivenBack(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
+		s.takes(10)
+		refused := s.store.late(true)
+		_, _, err := s.take(60)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		s.lose()
+		s.store.next(func(do func() (counters.State, bool, error)) (counters.State, bool, error) {
+			refused.tell(nil)
+			_, _, _ = do() // puts the 10 back
+			d, err := s.see.Take(t.Context(), s.request(70))
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			return counters.State{}, false, &counters.Unanswered{Err: counters.ErrTimeout, Await: func(func(error)) {}}
+		})
+		_, _, err = s.take(5)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		_, d, err := s.take(30)
+		require.NoError(t, err)
+		assert.False(t, d.Allowed, "10 and 70 of 100 are in use")
+		s.flush()
+		assert.GreaterOrEqual(t, s.used(), int64(80))
 	})
 }
 
@@ -342,9 +374,7 @@ func (by way) TestWhatIsPutBackFromBeforeAResetIsForgotten(t *testing.T) {
 			Reset(context.Context, string, time.Time) error
 		}).Reset(t.Context(), "c", s.now))
 		s.now = s.now.Add(time.Second)
-		for _, key := range []string{"token_bucket", "leaky_bucket", "sliding_log"} {
-			_ = s.inner.Delete(t.Context(), []string{counters.StateNamespace("weir", "p", "l", key).StateKey("c")})
-		}
+		s.lose()
 		s.takes(1)
 		taken, err := s.see.Take(t.Context(), s.request(50))
 		require.NoError(t, err)
