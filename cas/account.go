@@ -304,13 +304,13 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	if anew {
 		a.drop(a.last.origin.reset + int64(l.cfg.ClockSkew))
 	}
-	if anew || before.exists && !seen.exists { // what flights were to replace is gone, and what they may have written
+	if anew || before.token.version != 0 && seen.token.version == 0 { // what flights were to replace is gone, and what they may have written
 		for _, f := range a.flights {
 			a.undone(l, f)
 		}
 		a.flights = nil
 	}
-	if before.token == seen.token { // nobody has written
+	if seen.token.version == 0 || before.token == seen.token { // nobody has written
 		if len(a.due) > 0 { // and what was decided alone came on top of that
 			a.last.decoded = before.decoded
 		}

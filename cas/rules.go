@@ -117,11 +117,10 @@ func (l *rules[S]) decoded(state counters.State) (s S, o origin, foreign bool) {
 
 // A snapshot is a state as it was seen. The zero value is none.
 type snapshot[S any] struct {
-	token   casToken // of the state that the store has, or has lost
+	token   casToken // of the state that the store has
 	size    int      // of its value
 	decoded S        // which no one may change
 	origin  origin
-	exists  bool   // the store has it
 	lost    bool   // the store has less, or nothing
 	at      int64  // Unix nanoseconds, of the request that asked for it; or never, math.MaxInt64
 	expires moment // when the store forgets it at the latest
@@ -130,14 +129,6 @@ type snapshot[S any] struct {
 // A casToken tells a state that a store has from all others; the zero value is
 // that of none.
 type casToken struct{ version, life uint64 }
-
-// state returns what the store has, without its value.
-func (s *snapshot[S]) state() counters.State {
-	if !s.exists {
-		return counters.State{}
-	}
-	return counters.State{Version: s.token.version, Life: s.token.life}
-}
 
 // unexpired reports whether the store would still have it: one of a clock that was
 // ahead mustn't outlast it here.
@@ -155,7 +146,7 @@ func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot
 	read = time.Now()
 	*seen = snapshot[S]{
 		at: next.latest.Now.UnixNano(), size: len(state.Value),
-		token: casToken{state.Version, state.Life}, exists: state.Exists(),
+		token: casToken{state.Version, state.Life},
 	}
 	ttl := next.ttl
 	if next.changed && bytes.Equal(state.Value, next.value) {
@@ -189,9 +180,6 @@ func (l *rules[S]) wrote(state counters.State, next *transition[S], seen *snapsh
 // restore adds to seen what known has and the store has lost, unless a mark says that it was
 // taken out on purpose: by a reset, or by a refund. What it adds to gets a new putBack.
 func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
-	if !seen.exists {
-		seen.token = known.token
-	}
 	if !known.unexpired() || seen.origin.newer(known.origin) {
 		return
 	}

@@ -320,7 +320,7 @@ func (w *work[S]) depart() {
 		f.told = append(f.told, told{d, d.cost, 0})
 		f.latest = max(f.latest, d.now)
 	}
-	a.flight, w.old = f, a.last.state()
+	a.flight, w.old = f, counters.State{Version: a.last.token.version, Life: a.last.token.life}
 }
 
 // Exchange implements ledger.Work.

@@ -76,7 +76,7 @@ var steps = []fix{
 		"!BUG && !bytes.Equal(state.Value, next.value) { // it may be lost by now"}, nil},
 	{"others don't add what they know", "known", takeOut{"cas/rules.go",
 		"	if present == generation && since >= at",
-		"	if BUG && seen.exists || present == generation && since >= at"}, nil},
+		"	if BUG && seen.token.version != 0 || present == generation && since >= at"}, nil},
 	{"a state that was put back isn't told from one that wasn't", "known", takeOut{"cas/rules.go",
 		" && seen.origin.putBack == known.origin.putBack {",
 		" && (BUG || seen.origin.putBack == known.origin.putBack) {"}, nil},
