@@ -43,8 +43,7 @@ type flight[S any] struct {
 	value      []byte
 	generation int64
 	latest     int64 // of the requests that it consumes, in Unix nanoseconds
-	awaited    bool  // the store may still tell what has become of it
-	done       bool  // it has, and the state wasn't read since
+	outcome    ledger.Outcome
 }
 
 // told is what a flight tells of a debt: cost is what the store has if it is done, and
@@ -321,7 +320,7 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	has := func(f *flight[S]) bool { return bytes.Equal(f.value, value) }
 	i := slices.IndexFunc(flights, has)
 	certain := i >= 0 && flights[i].unlike(l, before.decoded, seen.decoded)
-	if done := slices.IndexFunc(flights, func(f *flight[S]) bool { return f.done }); done >= 0 && !certain {
+	if done := slices.IndexFunc(flights, func(f *flight[S]) bool { return f.outcome == ledger.Done }); done >= 0 && !certain {
 		i, certain = done, true
 	}
 	for j, f := range flights {
@@ -332,7 +331,7 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 			for _, t := range f.told {
 				a.strike(t.debt)
 			}
-			if !f.awaited {
+			if f.outcome == ledger.Unknown {
 				f.forget(l)
 			}
 		default:
@@ -343,22 +342,19 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 
 // learn notes what has become of a flight without an answer.
 func (a *account[S]) learn(l *rules[S], f *flight[S], o ledger.Outcome) {
-	f.awaited = false
-	i := slices.Index(a.flights, f) // if it's one of these, it may still be seen to be done
+	f.outcome = o
+	i := slices.Index(a.flights, f)
 	switch {
-	case o == ledger.Unknown:
-		if i < 0 {
-			f.forget(l)
-		}
 	case o == ledger.NotDone:
 		if i >= 0 {
 			a.flights = slices.Delete(a.flights, i, i+1)
 		}
 		a.undone(l, f)
-	case i < 0:
-		a.did(l, f)
+	case i >= 0: // a state that is seen may tell more
+	case o == ledger.Unknown:
+		f.forget(l)
 	default:
-		f.done = true
+		a.did(l, f)
 	}
 }
 
@@ -409,13 +405,13 @@ func (a *account[S]) undone(l *rules[S], f *flight[S]) {
 	f.told = nil
 }
 
-// unanswered notes that the flight that was under way had no answer; awaited says that
-// one may still come.
-func (a *account[S]) unanswered(l *rules[S], f *flight[S], awaited bool) {
+// unanswered notes that the flight that was under way had no answer: its outcome is Pending if
+// one may still come, else Unknown.
+func (a *account[S]) unanswered(l *rules[S], f *flight[S], o ledger.Outcome) {
 	for _, call := range f.calls {
 		f.failCall(call)
 	}
-	f.calls, f.awaited = nil, awaited
+	f.calls, f.outcome = nil, o
 	if len(a.flights) < mostFlights {
 		a.flights = append(a.flights, f)
 	} else {

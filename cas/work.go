@@ -20,7 +20,6 @@ type work[S any] struct {
 	batch    *batch[S]
 	deadline time.Time
 
-	joins    bool       // later calls are answered too, as the account is one that is kept
 	calls    []*call[S] // that are still to be answered
 	answered time.Time  // when the store has last, in this batch; zero if it hasn't
 	heldUp   bool       // by other instances, or by the wait for a turn among them
@@ -32,7 +31,6 @@ type work[S any] struct {
 	// lost a race. A failed guess from a stale snapshot, or from none, isn't
 	// counted as a lost race.
 	attempts, lost int
-	wroteBefore    bool // the process had written the client's state before: who only looks tells nothing of its share
 
 	// Of the attempt under way.
 	next    transition[S]
@@ -52,12 +50,11 @@ type work[S any] struct {
 
 // Begin implements ledger.Work.
 func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *batch[S]) {
-	w.a, w.client, w.batch, w.wroteBefore = a, client, b, a.pace.lastWin > 0
+	w.a, w.client, w.batch = a, client, b
 	var ok bool
 	if w.deadline, ok = ctx.Deadline(); !ok {
 		w.deadline = time.Now().Add(counters.DefaultTimeout)
 	}
-	w.joins = slices.ContainsFunc(b.Calls(), func(call *call[S]) bool { return call.Request.Kind != ledger.Peeks })
 	if w.flight != nil { // nobody else refers to it
 		w.flight.account = a
 	}
@@ -67,7 +64,7 @@ func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *ba
 func (w *work[S]) End() {
 	if f := w.a.flight; f != nil { // the leader has panicked
 		w.a.flight = nil
-		w.a.unanswered(&w.rules, f, false)
+		w.a.unanswered(&w.rules, f, ledger.Unknown)
 	}
 	if w.escaped { // after a panic nobody uses w
 		w.flight, w.next.value = nil, nil
@@ -129,9 +126,10 @@ func (w *work[S]) looksFirst() bool {
 // gather finds the calls to be answered, and counts those that tell and peek.
 func (w *work[S]) gather() (tells, peeks int) {
 	calls := w.batch.Calls()
-	// Once less than half of the time was left at the last answer, who comes later does better
-	// by a batch of its own.
-	if w.joins && w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 {
+	// Who only looks may have an account of its own. Once less than half of the time was left at
+	// the last answer, who comes later does better by a batch of its own.
+	kept := slices.ContainsFunc(calls, func(call *call[S]) bool { return call.Request.Kind != ledger.Peeks })
+	if kept && w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 {
 		calls = w.batch.Join()
 	}
 	w.calls, w.next.latest, w.next.changed = w.calls[:0], nil, false
@@ -307,7 +305,7 @@ func (w *work[S]) encodeNext() {
 func (w *work[S]) depart() {
 	a, f, next := w.a, w.flight, &w.next
 	// f.account stays, as a caller who has left may be reading it.
-	f.calls, f.told, f.value, f.latest, f.awaited, f.done = f.calls[:0], nil, next.value, math.MinInt64, false, false
+	f.calls, f.told, f.value, f.latest, f.outcome = f.calls[:0], nil, next.value, math.MinInt64, ledger.Pending
 	f.generation, _ = w.began(next.to)
 	for _, call := range w.calls {
 		if call.Request.Kind == ledger.Takes && (call.Result.Allowed || w.cfg.CountDenied) {
@@ -442,7 +440,7 @@ func (w *work[S]) afterSwap(f *flight[S]) (read time.Time) {
 	if others := w.forOthers(); others > 0 {
 		a.othersDue = others
 	}
-	if w.wroteBefore && w.old.Exists() { // else what others have consumed before may be gone
+	if a.pace.lastWin > 0 && w.old.Exists() { // else what others have consumed before may be gone
 		own := l.since(before, next.to, *next.latest)
 		w.book.Note(&a.share, own, own)
 	}
@@ -462,7 +460,7 @@ func (w *work[S]) afterRead() (read time.Time) {
 	l.restore(&seen, &a.last, *next.latest)
 	if len(a.flights) == 0 {
 		more := l.since(a.last.decoded, seen.decoded, *next.latest)
-		if a.othersDue = max(0, a.othersDue-more); w.wroteBefore {
+		if a.othersDue = max(0, a.othersDue-more); a.pace.lastWin > 0 { // who only looks tells nothing of its share
 			w.book.Note(&a.share, 0, more)
 		}
 	}
@@ -472,7 +470,7 @@ func (w *work[S]) afterRead() (read time.Time) {
 
 // fail ends a batch whose exchange has failed.
 func (w *work[S]) fail(f *flight[S]) {
-	err, late := w.err, (*counters.Unanswered)(nil)
+	err, outcome := w.err, ledger.Unknown
 	switch {
 	case !w.swaps:
 		err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
@@ -480,11 +478,12 @@ func (w *work[S]) fail(f *flight[S]) {
 		w.escaped = true
 		w.a.undone(&w.rules, f)
 	default:
-		if errors.As(err, &late) {
+		if late := (*counters.Unanswered)(nil); errors.As(err, &late) {
+			outcome = ledger.Pending
 			w.flown = append(w.flown, ledger.Flown{Flight: f, Late: late})
 		}
 		w.escaped = true
-		w.a.unanswered(&w.rules, f, late != nil)
+		w.a.unanswered(&w.rules, f, outcome)
 		err = ledger.Failed(err, f)
 	}
 	// The other instances have taken the time in which the store might have answered.
