@@ -74,7 +74,7 @@ type account struct {
 	size            int32 // how many slots there are; 0 if nothing is known
 	doubtful        bool  // all has to be read before anything is counted
 	staleGeneration bool  // the generation has to be read before what is due is told
-	counted         bool  // by the process, in these slots: who only looks tells nothing of its share
+	counted         bool  // by the process, since a reset: who only looks tells nothing of its share
 	untold          bool  // others have to be told that the past has changed
 }
 
@@ -170,7 +170,7 @@ func (a *account) reach(p place, kept int) {
 	switch {
 	case known == 0, passed >= size, -passed >= 4*size: // or the clock has been set back
 		a.slots, known = a.slots[:0], size
-		a.top, a.final, a.verified, a.counted = p.newest(), math.MinInt64, 0, false
+		a.top, a.final, a.verified = p.newest(), math.MinInt64, 0
 	case passed > 0:
 		if n := min(int64(len(a.slots))+passed, size); len(a.slots) > 0 {
 			a.slots = append(a.slots, make([]slot, max(0, n-int64(len(a.slots))))...)[:n]

@@ -110,9 +110,10 @@ func (w *work) deal() {
 	// What others count in a fixed window after the process's last visit isn't seen any more,
 	// so its first isn't noted either.
 	kept := w.sum - back
-	if w.countedBefore && (w.again || !w.window.fixed()) {
+	if a.counted && (w.again || !w.window.fixed()) {
 		w.book.Note(&a.share, kept, kept)
 	}
+	a.counted = true
 	if d, share := a.telling(w.now); d != nil { // they may admit as much meanwhile
 		d.more += int64(min(float64(kept)/share, counters.MaxLimit)) - kept
 	}

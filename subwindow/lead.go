@@ -24,7 +24,6 @@ func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledg
 	w.deadline, _ = ctx.Deadline()
 	w.pending, w.counted, w.toldOthers, w.repairs, w.flown = w.pending[:0], false, false, false, nil
 	w.name(a, client)
-	w.countedBefore = a.counted
 	w.nextSlot()
 }
 
@@ -73,7 +72,6 @@ func (w *work) Finish() (more bool, flown []ledger.Flown) {
 	a := w.a
 	w.reach()
 	anew := resetAt(a.generation) != resetAt(w.generation) // this process has reset the client meanwhile
-	w.countedBefore = w.countedBefore && !anew             // what is there may be its own
 	var err error
 	if w.step != stepTell {
 		err = w.added[0].Err

@@ -13,7 +13,7 @@ import (
 func (w *work) tally(n int64, anew bool) {
 	a := w.a
 	a.flight = nil
-	w.counted, a.counted = true, true
+	w.counted = true
 	if s := a.at(w.bucket); anew || !w.verify() {
 		if !anew && w.see(w.bucket, n-w.sum, true, 0) > 0 { // a loss, or a reset
 			a.doubtful = true
@@ -29,7 +29,7 @@ func (w *work) tally(n int64, anew bool) {
 // notes whose it is, and returns how much is missing.
 func (w *work) see(bucket, value int64, lasting bool, own int64) (missing int64) {
 	others, missing := w.a.see(bucket, value, lasting, w.reset())
-	if w.countedBefore && bucket >= w.a.first {
+	if w.a.counted && bucket >= w.a.first {
 		w.book.Note(&w.a.share, own, own+others)
 	}
 	return missing
@@ -57,7 +57,7 @@ func (w *work) verify() (reset bool) {
 		if s := a.at(w.bucket); w.counted {
 			s.count, s.own = w.sum, w.sum
 		}
-		reset, w.countedBefore = true, false // what is there may be its own
+		reset = true
 	case generation != a.generation:
 		a.doubtful = true
 	}
@@ -110,7 +110,6 @@ func (w *work) repaired(generation int64) {
 	if resetAt(generation) > resetAt(w.generation) { // what was put back is from before a reset
 		if resetAt(generation) > resetAt(a.generation) {
 			a.become(generation, w.options.ClockSkew)
-			w.countedBefore = false
 		}
 		for _, l := range lost {
 			// If there is more, others have counted since, and nothing may have been put back.

@@ -25,29 +25,28 @@ type work struct {
 	sum      int64   // of their costs
 	// counted says that sum is in the store, and hasn't been dealt out: before that,
 	// losses may have to be put back and all be read.
-	counted       bool
-	countedBefore bool    // the process had counted something of the client before
-	again         bool    // and in this slot
-	upToDate      bool    // the store has told all there is to know of the pending calls
-	toldOthers    bool    // that the past has changed, or tried to
-	spare         *flight // that nobody else has seen
-	step          step
-	all           bool // final slots are read too
-	verifies      bool // the first key to be read is the generation's
-	keys          []string
-	text          []byte // of the keys, with a space behind each
-	buckets       []int64
-	read          []int64 // what was read
-	generation    int64   // of the account, when Next decided
-	lost          []loss  // by the store, as far as it is known since all was read
-	repairs       bool    // these, or the generation, have to be put back
-	reseeds       int     // how many slots are being put back
-	floors        []counters.Floor
-	additions     []counters.Addition // with dues, those of the slots, and then perhaps what tells others
-	dues          []due               // that are told, or were due when the store was asked
-	added         []counters.Added
-	flown         []ledger.Flown
-	steps         int
+	counted    bool
+	again      bool    // the process has asked in this slot before
+	upToDate   bool    // the store has told all there is to know of the pending calls
+	toldOthers bool    // that the past has changed, or tried to
+	spare      *flight // that nobody else has seen
+	step       step
+	all        bool // final slots are read too
+	verifies   bool // the first key to be read is the generation's
+	keys       []string
+	text       []byte // of the keys, with a space behind each
+	buckets    []int64
+	read       []int64 // what was read
+	generation int64   // of the account, when Next decided
+	lost       []loss  // by the store, as far as it is known since all was read
+	repairs    bool    // these, or the generation, have to be put back
+	reseeds    int     // how many slots are being put back
+	floors     []counters.Floor
+	additions  []counters.Addition // with dues, those of the slots, and then perhaps what tells others
+	dues       []due               // that are told, or were due when the store was asked
+	added      []counters.Added
+	flown      []ledger.Flown
+	steps      int
 }
 
 // A loss is how much of a slot is missing of what is known to have been there.
