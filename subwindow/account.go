@@ -220,7 +220,7 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 		u.dues = slices.Insert(u.dues, i, due{bucket: bucket})
 	}
 	d := &u.dues[i]
-	if d.cost += cost; d.cost < 0 && d.at != 0 && at != 0 {
+	if d.cost += cost; d.cost < 0 && d.at != 0 {
 		d.at = min(d.at, at)
 	} else {
 		d.at = max(d.at, at)
@@ -444,10 +444,10 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing
 
 // forgo takes what was to be given back when the store was asked, and still is, off a slot that
 // the store has lost, so that it isn't put back: the store has less than that, or than this
-// process has added. What it has is of others. Beside flights nobody knows.
+// process has added. What it has is of others.
 func (a *account) forgo(asked due, value int64) {
 	d, s := a.dueOf(asked.bucket), a.at(asked.bucket)
-	if d == nil || s == nil || len(a.flights()) > 0 {
+	if d == nil || s == nil {
 		return
 	}
 	cost := max(asked.cost, d.cost)
@@ -522,7 +522,6 @@ func (a *account) absorb() {
 		if s := a.at(f.bucket); s != nil && f.outcome == ledger.Done {
 			s.count, s.own = s.count+f.sum-f.in, s.own+f.sum
 		}
-		a.reopen(f.bucket)
 		return true
 	})
 }

@@ -141,7 +141,7 @@ func (f *family) Learn(a *account, ref any, o ledger.Outcome) {
 		if a.owe(flown.bucket, flown.taken(), flown.at); o == ledger.Done {
 			a.owe(flown.bucket, -flown.sum, flown.at)
 			a.untold = a.untold || !f.window.fixed() // the slot may be final to others
-			a.doubtful = a.doubtful || flown.in > 0  // what was read may be others', and it came later
+			a.doubtful = true                        // what was read of it may be others'
 		}
 		a.staleGeneration = true
 	case flown.alone < flown.sum: // it may have counted for callers who were refused

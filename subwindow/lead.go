@@ -101,10 +101,7 @@ func (w *work) Finish() (more bool, flown []ledger.Flown) {
 		a.answered(w.now + int64(w.options.Telling()))
 		return true, nil
 	case errors.Is(err, counters.ErrLost) && w.steps < mostSteps:
-		if f := a.flight; f != nil { // surely not done
-			f.outcome = ledger.NotDone
-		}
-		a.flight, w.spare, a.doubtful = nil, nil, true
+		a.flight, a.doubtful = nil, true
 		return true, nil
 	case err == nil:
 		err = fmt.Errorf("%w: it loses what is put back", counters.ErrUnavailable)

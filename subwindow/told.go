@@ -20,7 +20,7 @@ func (w *work) tally(n int64, anew bool) {
 		}
 		s.count, s.own = s.count+w.sum, s.own+w.sum
 	}
-	if a.reopen(w.bucket); !anew {
+	if !anew {
 		w.fillSlots()
 	}
 }

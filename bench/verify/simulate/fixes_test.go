@@ -148,8 +148,8 @@ var fixes = []fix{
 		"	case errors.Is(err, counters.ErrLost) && w.steps",
 		"	case !BUG && errors.Is(err, counters.ErrLost) && w.steps"}, nil},
 	{"nothing is read when the server lost something on the way", "errors", takeOut{"subwindow/lead.go",
-		"		a.flight, w.spare, a.doubtful = nil, nil, true\n		return true",
-		"		a.flight, w.spare, a.doubtful = nil, nil, a.doubtful || !BUG\n		return true"}, nil},
+		"		a.flight, a.doubtful = nil, true\n		return true",
+		"		a.flight, a.doubtful = nil, a.doubtful || !BUG\n		return true"}, nil},
 
 	// Of windows, the generation.
 	{"a denial doesn't look whether the client was reset", "reset", takeOut{"subwindow/ask.go",
