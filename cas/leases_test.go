@@ -230,6 +230,24 @@ func TestALeaseThatWasRenewedElsewhereIsPutBackOnce(t *testing.T) {
 	assert.EqualValues(t, 1, p[0].remain(at(22)), "three are held")
 }
 
+// A place that was taken alone may be known to the store, as its check had no answer. It is released
+// when the store tells.
+func TestALeaseThatTheStoreMayKnowIsReleased(t *testing.T) {
+	store := &scriptedSwap{Store: memory.New(nil)}
+	l, err := NewConcurrency(store, time.Minute, 4, testConfig(10))
+	require.NoError(t, err)
+	p := &holder{t: t, l: l, limit: 4}
+	begin := time.Now()
+	p.take(begin, 0)
+	late := store.late(true)
+	alone := p.take(begin.Add(time.Second), 0)
+	require.True(t, alone.Allowed)
+	p.release(begin.Add(2*time.Second), alone)
+	late.tell(nil)
+	l.Flush()
+	assert.EqualValues(t, 3, p.remain(begin.Add(3*time.Second)))
+}
+
 // Leases of a clock that was far ahead are taken as of now, and are each released all the same.
 func TestLeasesOfAClockFarAheadAreEachTheirOwn(t *testing.T) {
 	p := newHolders(t, 2, 4)

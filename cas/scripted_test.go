@@ -205,6 +205,24 @@ func (by way) TestWhatIsLostIsNotGivenBack(t *testing.T) {
 	})
 }
 
+// A refund has no answer, and then the store loses the client. What is put back is without it, and
+// it isn't done again.
+func (by way) TestARefundWithoutAnAnswerOfALostState(t *testing.T) {
+	for _, done := range []bool{true, false} {
+		by.scripts(t, func(t *testing.T, s *script) {
+			s.takes(30)
+			r, d := s.takes(50)
+			s.takes(15)
+			s.store.late(done)
+			require.ErrorIs(t, s.l.Refund(t.Context(), r, d), counters.ErrTimeout)
+			s.lose()
+			s.takes(1)
+			s.flush()
+			assert.EqualValues(t, 30+15+1, s.used(), "done: %v", done)
+		})
+	}
+}
+
 // The first swap after the process's own reset has no answer. What is admitted alone
 // is in use, though nobody ever tells what has become of it.
 func (by way) TestTheFirstSwapAfterAReset(t *testing.T) {
