@@ -36,6 +36,32 @@ func (by way) makers() map[string]func(limitertest.Store, Config) (counters.Limi
 	}
 }
 
+// What the store has lost is remembered, however long the process has only looked since.
+func (by way) TestWhatIsLostIsRememberedWhileNobodyTakes(t *testing.T) {
+	for name, newLimiter := range by.makers() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memory.New(nil)
+				l, err := newLimiter(store, testConfig(10))
+				require.NoError(t, err)
+				r := counters.Request{Client: "c", Cost: 90, Limit: 100, Now: time.Now()}
+				_, err = l.Take(t.Context(), r)
+				require.NoError(t, err)
+				for _, key := range []string{"token_bucket", "leaky_bucket", "sliding_log"} {
+					require.NoError(t, store.Delete(t.Context(), []string{counters.StateNamespace("weir", "p", "l", key).StateKey("c")}))
+				}
+				for range 3 {
+					time.Sleep(5 * time.Second)
+					r.Now = time.Now()
+					d, err := l.Peek(t.Context(), r)
+					require.NoError(t, err)
+					assert.Less(t, d.Remaining, int64(10+30))
+				}
+			})
+		})
+	}
+}
+
 func (by way) TestLosses(t *testing.T) {
 	t.Parallel()
 	for name, newLimiter := range by.makers() {

@@ -2,12 +2,14 @@ package cas
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memory"
 )
 
@@ -47,4 +49,31 @@ func TestARefundOfWhatHasDrainedByAHigherLimit(t *testing.T) {
 	d, err = here.Peek(t.Context(), last)
 	require.NoError(t, err)
 	assert.Zero(t, d.Remaining)
+}
+
+// A bucket expires by the limit that has filled it, also for an instance that remembers it, and asks
+// by a lower limit then, with the store or without it.
+func TestABucketThatHasDrainedByAHigherLimit(t *testing.T) {
+	for name, failure := range map[string]error{"with the store": nil, "alone": limitertest.ErrUnsent} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &limitertest.BrokenStore{Store: memory.New(nil)}
+				l, err := NewTokenBucket(store, time.Minute, 0, testConfig(10))
+				require.NoError(t, err)
+				take := func(cost, limit int64) counters.Decision {
+					r := counters.Request{Client: "c", Cost: cost, Limit: limit, Now: time.Now()}
+					d, err := l.Take(t.Context(), r)
+					if err != nil {
+						d, err = l.TakeLocal(r, err)
+					}
+					require.NoError(t, err)
+					return d
+				}
+				require.True(t, take(500, 1000).Allowed)
+				time.Sleep(40 * time.Second)
+				store.Fail(failure)
+				assert.EqualValues(t, 9, take(1, 10).Remaining)
+			})
+		})
+	}
 }
