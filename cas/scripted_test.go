@@ -400,3 +400,23 @@ func (by way) TestWhatIsPutBackFromBeforeAResetIsForgotten(t *testing.T) {
 		s.takes(20)
 	})
 }
+
+// The store has lost that a client was reset. What an instance whose clock is behind, and which
+// doesn't know, has admitted after that isn't from before the reset.
+func (by way) TestWhatIsAdmittedBehindALostResetStays(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
+		s.takes(10)
+		require.NoError(t, s.l.(interface {
+			Reset(context.Context, string, time.Time) error
+		}).Reset(t.Context(), "c", s.now))
+		s.lose()
+		r := s.request(70)
+		r.Now = r.Now.Add(-10 * time.Millisecond)
+		d, err := s.see.Take(t.Context(), r)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		_, d, err = s.take(50)
+		require.NoError(t, err)
+		assert.False(t, d.Allowed, "70 of 100 are in use")
+	})
+}

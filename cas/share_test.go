@@ -105,6 +105,34 @@ func testTogetherAgainProcessesTakeTheirShare(t *testing.T) {
 	assert.InDelta(t, limit, admitted, 10)
 }
 
+// Of a client whose bucket has expired at each visit, a process sees only what it admits itself: that
+// says nothing of its share, and without the store the client has that of all clients.
+func TestABucketThatHasExpiredTellsNothingOfTheShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const processes, limit = 2, 100
+		p := limitertest.NewProcesses(t, processes, memory.New(nil), func(s limitertest.Store) (counters.Limiter, error) {
+			return NewTokenBucket(s, time.Minute, 0, testConfig(100))
+		})
+		admitted := 0
+		each := func(client string, times int, every time.Duration) {
+			for range times {
+				for i := range processes {
+					time.Sleep(every)
+					if p.Take(i, counters.Request{Client: client, Cost: 1, Limit: limit, Now: time.Now()}).Allowed {
+						admitted++
+					}
+				}
+			}
+		}
+		each("busy", 40, time.Millisecond)
+		each("seldom", 40, time.Minute)
+		p.Fail(limitertest.ErrUnsent)
+		admitted = 0
+		each("seldom", limit, time.Microsecond)
+		assert.InDelta(t, limit, admitted, 10)
+	})
+}
+
 // keeps runs a test that limiters of all algorithms have to pass, with limiters of that
 // configuration.
 func (by way) keeps(t *testing.T, cfg Config, test func(*testing.T, time.Time, func() limitertest.Store, func(*testing.T, limitertest.Store) counters.Limiter)) {
