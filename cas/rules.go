@@ -185,8 +185,7 @@ func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
 	}
 	generation, at := l.began(known.decoded)
 	present, since := l.began(seen.decoded)
-	// Faster clocks drop a mark sooner.
-	latest := time.Unix(0, max(r.Now.UnixNano(), since)).Add(l.cfg.ClockSkew)
+	latest := time.Unix(0, max(r.Now.UnixNano(), since)) // what was written since may have dropped a mark
 	if known.origin.newer(seen.origin) && known.origin.left(latest) > 0 {
 		if seen.lost = true; seen.origin.putBack != 0 && present <= known.origin.reset { // it is from before the reset
 			var initial S
