@@ -98,7 +98,9 @@ func (f *family[S]) together(ctx context.Context, m *ledger.Many[account[S]]) {
 			if turn != counters.Now {
 				return counters.Replacement{}, turn
 			}
-			return w.(*work[S]).replacement(m.Keys[i]), turn
+			r := w.(*work[S]).asks
+			r.Key = m.Keys[i]
+			return r, turn
 		},
 		func(i int, now counters.State, swapped bool, err error) (again bool) {
 			if errors.Is(err, counters.ErrNotAdded) {

@@ -34,10 +34,8 @@ type work[S any] struct {
 
 	// Of the attempt under way.
 	next    transition[S]
-	swaps   bool           // or it only loads
-	old     counters.State // that it replaces
-	size    int            // of that
-	reset   int64          // when the client was last reset before it, as far as is known
+	asks    counters.Replacement // of the store, but for its Key
+	reset   int64                // when the client was last reset before it, as far as is known
 	flight  *flight[S]
 	escaped bool // a caller or the store may refer to the flight
 
@@ -86,7 +84,7 @@ func (w *work[S]) Next() ledger.Step {
 		w.wait = 0
 	}
 	for {
-		w.swaps, w.swapped, w.size, w.reset = false, false, w.a.last.size, w.a.last.origin.reset
+		w.asks, w.swapped, w.reset = counters.Replacement{Size: w.a.last.size}, false, w.a.last.origin.reset
 		tells, peeks := w.gather()
 		if len(w.calls) == 0 || tells == len(w.calls) && !w.a.owes() {
 			w.answer(nil)
@@ -107,7 +105,6 @@ func (w *work[S]) Next() ledger.Step {
 		case !w.claim():
 			continue // without those who have left
 		default:
-			w.swaps = true
 			w.depart()
 		}
 		return ledger.Together
@@ -318,7 +315,8 @@ func (w *work[S]) depart() {
 		f.told = append(f.told, told{d, d.cost, 0})
 		f.latest = max(f.latest, d.now)
 	}
-	a.flight, w.old = f, counters.State{Version: a.last.token.version, Life: a.last.token.life}
+	a.flight, w.asks.Value, w.asks.TTL = f, next.value, next.ttl
+	w.asks.Old = counters.State{Version: a.last.token.version, Life: a.last.token.life}
 }
 
 // Exchange implements ledger.Work.
@@ -328,21 +326,15 @@ func (w *work[S]) Exchange(ctx context.Context) {
 		return
 	}
 	key := w.keys.StateKey(w.client)
-	if w.swaps {
-		w.now, w.swapped, w.err = w.store.Swap(ctx, key, w.old, w.next.value, w.next.ttl)
+	if w.swaps() {
+		w.now, w.swapped, w.err = w.store.Swap(ctx, key, w.asks.Old, w.asks.Value, w.asks.TTL)
 		return
 	}
 	w.now, w.err = w.store.Load(ctx, key)
 }
 
-// replacement returns what Exchange would ask the store.
-func (w *work[S]) replacement(key string) counters.Replacement {
-	r := counters.Replacement{Key: key, Size: w.size}
-	if w.swaps {
-		r.Old, r.Value, r.TTL = w.old, w.next.value, w.next.ttl
-	}
-	return r
-}
+// swaps reports whether the state is to be replaced, and not only loaded.
+func (w *work[S]) swaps() bool { return w.asks.Value != nil }
 
 // Finish implements ledger.Work.
 func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
@@ -351,7 +343,7 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 	}
 	a, f := w.a, w.a.flight
 	a.flight = nil
-	if w.swaps {
+	if w.swaps() {
 		w.attempts++
 	}
 	if w.err == nil && !w.swapped && isNewer(w.now.Value) {
@@ -361,7 +353,7 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 		w.fail(f)
 		return false, w.flown
 	}
-	if w.swaps && !w.swapped && w.heard() {
+	if w.swaps() && !w.swapped && w.heard() {
 		w.lost++
 	}
 	forestalled := !w.swapped && w.forestalled()
@@ -399,7 +391,7 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 // attempt has only asked what is there.
 func (w *work[S]) forestalled() bool {
 	recent := w.heard() || w.a.last.fresh(w.next.latest.Now)
-	return w.swaps && recent && w.now.Exists() && w.now.Version != w.old.Version
+	return w.swaps() && recent && w.now.Exists() && w.now.Version != w.asks.Old.Version
 }
 
 // look takes over what the store has, and what has become of the flight, if there
@@ -440,7 +432,7 @@ func (w *work[S]) afterSwap(f *flight[S]) (read time.Time) {
 	if others := w.forOthers(); others > 0 {
 		a.othersDue = others
 	}
-	if a.pace.lastWin > 0 && w.old.Exists() { // else what others have consumed before may be gone
+	if a.pace.lastWin > 0 && w.asks.Old.Exists() { // else what others have consumed before may be gone
 		own := l.since(before, next.to, *next.latest)
 		w.book.Note(&a.share, own, own)
 	}
@@ -472,7 +464,7 @@ func (w *work[S]) afterRead() (read time.Time) {
 func (w *work[S]) fail(f *flight[S]) {
 	err, outcome := w.err, ledger.Unknown
 	switch {
-	case !w.swaps:
+	case !w.swaps():
 		err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	case ledger.OutcomeOf(err) == ledger.NotDone:
 		w.escaped = true
