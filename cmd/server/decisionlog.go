@@ -29,7 +29,7 @@ func openDecisionLog(cfg *config, registry *prometheus.Registry) (*telemetry.Dec
 		return nil, nil, fmt.Errorf("-decision-log: %w", err)
 	}
 	w := newLogWriter(to)
-	countDropped(registry, w, "weir_decision_log_lines_dropped_total", "Lines of the decision log that nobody has taken in time.")
+	countDropped(registry, w, "weir_decision_log_lines_dropped_total", "Lines of the decision log that could not be written in time.")
 	decisions.Writer, decisions.ShowClients = w, cfg.logClients
 	return decisions, w, nil
 }

@@ -10,12 +10,15 @@ import (
 )
 
 // A fullDisk takes so many bytes, and no more.
-type fullDisk struct{ room, written atomic.Int64 }
+type fullDisk struct {
+	room    atomic.Int64
+	written strings.Builder
+}
 
 func (d *fullDisk) Write(p []byte) (int, error) {
 	n := min(int64(len(p)), d.room.Load())
 	d.room.Add(-n)
-	d.written.Add(n)
+	d.written.Write(p[:n])
 	if n < int64(len(p)) {
 		return int(n), errors.New("no space left on device")
 	}
@@ -32,4 +35,21 @@ func TestLinesThatAFullDiskRefusesAreCounted(t *testing.T) {
 	}
 	w.close()
 	assert.EqualValues(t, 10, w.dropped.Load())
+}
+
+// What comes when there is room again begins a line of its own.
+func TestALineThatAFullDiskTookInPartSpoilsNoOther(t *testing.T) {
+	t.Parallel()
+	disk := new(fullDisk)
+	disk.room.Store(14)
+	w := newLogWriter(disk)
+	for _, room := range []int64{0, 0, 100} {
+		disk.room.Add(room)
+		_, _ = w.Write([]byte("a whole line\n"))
+		w.flush()
+	}
+	_, _ = w.Write([]byte("another\n"))
+	w.close()
+	assert.Equal(t, "a whole line\na\na whole line\nanother\n", disk.written.String())
+	assert.EqualValues(t, 1, w.dropped.Load())
 }

@@ -59,6 +59,7 @@ func (w *logWriter) Write(line []byte) (int, error) {
 // pass passes on what is waiting, until w is closed.
 func (w *logWriter) pass() {
 	var lines []byte
+	torn := false // a full disk has taken the beginning of a line
 	for range w.more {
 		w.mu.Lock()
 		lines, w.waiting = w.waiting, lines[:0]
@@ -66,8 +67,16 @@ func (w *logWriter) pass() {
 		if len(lines) == 0 { // the last round has taken that, too
 			continue
 		}
-		if n, err := w.to.Write(lines); err != nil {
+		if torn { // the next line must not become a part of it
+			_, err := w.to.Write([]byte("\n"))
+			torn = err != nil
+		}
+		n, err := w.to.Write(lines)
+		if err != nil {
 			w.dropped.Add(int64(bytes.Count(lines[n:], []byte("\n"))))
+		}
+		if n > 0 {
+			torn = lines[n-1] != '\n'
 		}
 		w.mu.Lock()
 		if len(w.waiting) == 0 {
