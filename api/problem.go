@@ -96,9 +96,9 @@ func elementPath(list string, i int) string { return list + "[" + strconv.Itoa(i
 func statusProblem(status int, r *http.Request) *problem {
 	switch status {
 	case http.StatusNotFound:
-		return newProblem(status, "there is nothing at %s", r.URL.Path)
+		return newProblem(status, "there is nothing at %s", r.URL.EscapedPath())
 	case http.StatusMethodNotAllowed:
-		return newProblem(status, "%s is not possible at %s; the Allow header lists what is", r.Method, r.URL.Path)
+		return newProblem(status, "%s is not possible at %s; the Allow header lists what is", r.Method, r.URL.EscapedPath())
 	default:
 		return newProblem(status, "%s", http.StatusText(status))
 	}
