@@ -9,6 +9,7 @@ import (
 
 	"weir/api/decide"
 	"weir/api/receipt"
+	"weir/counters"
 )
 
 // settle answers POST /v1/settle.
@@ -180,7 +181,7 @@ func (b *body) settlement(key *receipt.Key) (decide.Settling, error) {
 			q.Receipt, q.Err, err = b.receipt(key)
 		case "cost":
 			if q.Consumed, err = b.integer("cost", ""); err == nil && q.Consumed < 0 {
-				wrongCost = badRequest("cost is %d and must be a whole number from 0", q.Consumed)
+				wrongCost = badRequest("cost %d must be a whole number from 0 to %d", q.Consumed, int64(counters.MaxCost))
 			}
 		default:
 			err = unknownField(b.path(string(name)), "receipt, cost")

@@ -173,7 +173,7 @@ func TestWrongReceipts(t *testing.T) {
 		fmt.Sprintf(`{"receipt":%q,"cost":1}`, r.Receipt[:40]):                "receipt is none",
 		fmt.Sprintf(`{"receipt":%q,"cost":1}`, r.Receipt+"A"):                 "receipt is none",
 		fmt.Sprintf(`{"receipt":%q,"cost":1}`, foreign):                       "given with other tokens",
-		fmt.Sprintf(`{"receipt":%q,"cost":-1}`, r.Receipt):                    "cost is -1",
+		fmt.Sprintf(`{"receipt":%q,"cost":-1}`, r.Receipt):                    "cost -1 must be",
 		fmt.Sprintf(`{"receipt":%q,"cost":1.5}`, r.Receipt):                   "cost is 1.5",
 		fmt.Sprintf(`{"receipt":%q,"cost":1000000001}`, r.Receipt):            "cost 1000000001 must be",
 		fmt.Sprintf(`{"receipt":%q,"cost":1,"tokens":2}`, r.Receipt):          "unknown field",
@@ -297,7 +297,7 @@ func TestABatchOfSettlements(t *testing.T) {
 	third := s.reserve(t, 5).Receipt
 	r = s.do(t, http.MethodPost, "/v1/settle/batch", fmt.Sprintf(`{"settlements":[{"cost":10},{},{"receipt":%q,"cost":-1},{"cost":-1,"receipt":%[1]q},{"receipt":%[1]q,"cost":0}]}`, third))
 	require.Equal(t, http.StatusOK, r.Code, r.Body)
-	missing, negative := `receipt is missing; it is what a check with "settle": true has answered`, "cost is -1 and must be a whole number from 0"
+	missing, negative := `receipt is missing; it is what a check with "settle": true has answered`, "cost -1 must be a whole number from 0 to 1000000000"
 	for i, detail := range []string{missing, missing, negative, negative} {
 		assert.EqualValues(t, http.StatusBadRequest, r.Results[i].Status, i)
 		assert.Equal(t, detail, r.Results[i].Detail, i)
