@@ -179,13 +179,22 @@ func TestLogTellsOfConnectionsThatCannotBeAccepted(t *testing.T) {
 	}
 }
 
-// While the reader of its log stands still, a process answers checks and ends at
-// SIGTERM.
+// While the reader of its log stands still, or after it has ended, a process answers checks
+// and ends at SIGTERM.
 func TestAProcessEndsWhoseLogNobodyReads(t *testing.T) {
 	t.Parallel()
+	for _, reader := range []string{"stands still", "has ended"} {
+		t.Run(reader, func(t *testing.T) {
+			t.Parallel()
+			endUnread(t, reader == "has ended")
+		})
+	}
+}
+
+func endUnread(t *testing.T, readerEnds bool) {
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
-	defer read.Close()
+	defer func() { _ = read.Close() }()
 	cmd := exec.Command(binary(t), "-listen", "127.0.0.1:0", "-log-level", "debug")
 	cmd.Stderr = write
 	require.NoError(t, cmd.Start())
@@ -197,6 +206,9 @@ func TestAProcessEndsWhoseLogNobodyReads(t *testing.T) {
 		if greeting := servertest.GreetingURL.FindStringSubmatch(lines.Text()); greeting != nil {
 			url = greeting[1]
 		}
+	}
+	if readerEnds {
+		require.NoError(t, read.Close())
 	}
 	s := servertest.NewService(t, url, nil)
 	for range 2000 { // which the pipe has no room for
