@@ -81,6 +81,7 @@ type world struct {
 	telling    atomic.Int64 // goroutines that act on late answers
 	outage     outage
 	violations []violation
+	remembered bool // at its end, for a test that looks at it
 
 	ended   []*call // since the scheduler has looked; guarded by mu
 	stirred bool    // a goroutine may have gone on since the scheduler has looked

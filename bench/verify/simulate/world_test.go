@@ -30,7 +30,10 @@ func TestLateAnswersAreTrue(t *testing.T) {
 	told, late := make(map[string]int), 0
 	for seed := range uint64(few) {
 		var w *world
-		simulate(seed, mutation{limiter: func(l limiter, of *world, _ *process) limiter { w = of; return l }}, nil)
+		simulate(seed, mutation{limiter: func(l limiter, of *world, _ *process) limiter {
+			w, of.remembered = of, true
+			return l
+		}}, nil)
 		if w.faults.late {
 			late++
 		}
