@@ -71,17 +71,17 @@ func TestALevelAboveTheCapacityIsNotForgotten(t *testing.T) {
 			admitted += cost
 		}
 	}
-	d, err := l.Take(t.Context(), r(4, 0))
+	d, err := l.Take(limitertest.Unhurried, r(4, 0))
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
 	admitted += 4
 	late(true)
-	_, err = l.Take(t.Context(), r(5, time.Millisecond)) // refused; done
+	_, err = l.Take(limitertest.Unhurried, r(5, time.Millisecond)) // refused; done
 	require.Error(t, err)
 	alone(6)
 	require.EqualValues(t, 10, admitted)
 	late(false)
-	d, err = l.Take(t.Context(), r(1, 0)) // the store has 4+5+6 now
+	d, err = l.Take(limitertest.Unhurried, r(1, 0)) // the store has 4+5+6 now
 	require.NoError(t, err)
 	require.False(t, d.Allowed)
 	late(true)

@@ -34,7 +34,7 @@ func (by way) TestAClockThatWasFarAhead(t *testing.T) {
 				if by().After(now) {
 					who = fast
 				}
-				d, err := who.Take(t.Context(), counters.Request{Client: "c", Cost: cost, Limit: 10, Now: by()})
+				d, err := who.Take(unhurried, counters.Request{Client: "c", Cost: cost, Limit: 10, Now: by()})
 				require.NoError(t, err)
 				return d
 			}
@@ -76,11 +76,11 @@ func (by way) TestAClockThatWasAheadInAnOutage(t *testing.T) {
 				require.NoError(t, err)
 				require.False(t, d.Allowed)
 				assert.LessOrEqual(t, d.RetryAfter, time.Minute)
-				d, err = l.Take(t.Context(), request(now))
+				d, err = l.Take(unhurried, request(now))
 				require.NoError(t, err)
 				require.False(t, d.Allowed)
 				assert.LessOrEqual(t, d.RetryAfter, time.Minute)
-				d, err = l.Take(t.Context(), request(now.Add(time.Minute)))
+				d, err = l.Take(unhurried, request(now.Add(time.Minute)))
 				require.NoError(t, err)
 				assert.True(t, d.Allowed)
 			})
@@ -94,7 +94,7 @@ func (by way) TestAClockThatWasAheadExpectsNothing(t *testing.T) {
 	by.scripts(t, func(t *testing.T, s *script) {
 		for range 20 {
 			s.takes(1)
-			taken, err := s.see.Take(t.Context(), s.request(1))
+			taken, err := s.see.Take(unhurried, s.request(1))
 			require.NoError(t, err)
 			require.True(t, taken.Allowed)
 		}

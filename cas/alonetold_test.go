@@ -33,15 +33,15 @@ func TestALimitLoweredInAnOutage(t *testing.T) {
 		return counters.Request{Client: "c", Cost: cost, Limit: limit, Now: start.Add(after)}
 	}
 	alone(t, l, at(0, 100, 1000))
-	alone(t, l, at(time.Second, 1, 10))                     // the bucket is empty by then
-	d, err := l.Take(t.Context(), at(2*time.Second, 1, 10)) // tells, and is denied
+	alone(t, l, at(time.Second, 1, 10))                   // the bucket is empty by then
+	d, err := l.Take(unhurried, at(2*time.Second, 1, 10)) // tells, and is denied
 	require.NoError(t, err)
 	require.Less(t, d.RetryAfter, time.Second)
 	for _, row := range []struct {
 		after     time.Duration
 		remaining int64
 	}{{11 * time.Second, 9}, {11500 * time.Millisecond, 8}, {15 * time.Second, 9}} {
-		d, err := l.Take(t.Context(), at(row.after, 1, 10))
+		d, err := l.Take(unhurried, at(row.after, 1, 10))
 		require.NoError(t, err)
 		assert.Equal(t, row.remaining, d.Remaining, "after %v", row.after)
 	}
@@ -54,14 +54,14 @@ func TestAChargeByALowerLimitForgetsNothing(t *testing.T) {
 	l, err := NewTokenBucket(memory.New(nil), time.Minute, 0, testConfig(10))
 	require.NoError(t, err)
 	r := counters.Request{Client: "c", Cost: 100, Limit: 100, Now: clock(t, "12:00:01")}
-	d, err := l.Take(t.Context(), r)
+	d, err := l.Take(unhurried, r)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
 	charged := r
 	charged.Cost, charged.Limit = 1, 60
-	require.NoError(t, l.Charge(t.Context(), charged))
+	require.NoError(t, l.Charge(unhurried, charged))
 	r.Cost = 30
-	d, err = l.Take(t.Context(), r)
+	d, err = l.Take(unhurried, r)
 	require.NoError(t, err)
 	assert.False(t, d.Allowed)
 }
@@ -74,18 +74,18 @@ func TestAReceiptFromBeforeALimitWasRaised(t *testing.T) {
 	require.NoError(t, err)
 	start := clock(t, "12:00:01")
 	before := counters.Request{Client: "c", Cost: 50, Limit: 10, Now: start}
-	taken, err := l.Take(t.Context(), before)
+	taken, err := l.Take(unhurried, before)
 	require.NoError(t, err)
 	r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: start.Add(time.Second)}
 	alone(t, l, r)
 	r.Limit, r.Now = 1000, r.Now.Add(100*time.Millisecond)
 	alone(t, l, r)
 	r.Limit, r.Now = 10, r.Now.Add(100*time.Millisecond)
-	d, err := l.Take(t.Context(), r)
+	d, err := l.Take(unhurried, r)
 	require.NoError(t, err)
 	require.EqualValues(t, 18, d.Remaining)
-	require.NoError(t, l.Refund(t.Context(), before, taken))
-	d, err = l.Peek(t.Context(), r)
+	require.NoError(t, l.Refund(unhurried, before, taken))
+	d, err = l.Peek(unhurried, r)
 	require.NoError(t, err)
 	assert.EqualValues(t, 60, d.Remaining)
 }
@@ -104,9 +104,9 @@ func TestManyDebtsAreGivenBackInParts(t *testing.T) {
 	}
 	first.Cost = 1
 	for range 100 {
-		require.NoError(t, l.Refund(t.Context(), first, receipt))
+		require.NoError(t, l.Refund(unhurried, first, receipt))
 	}
-	d, err := l.Peek(t.Context(), r)
+	d, err := l.Peek(unhurried, r)
 	require.NoError(t, err)
 	assert.EqualValues(t, burst-2*mostDebts, d.Remaining)
 	own := receipt.Receipt.Alone.(*debt)
@@ -130,9 +130,9 @@ func TestWhatHasDrainedOfManyDebtsIsntGivenBack(t *testing.T) {
 		alone(t, l, r)
 	}
 	for _, taken := range receipts {
-		require.NoError(t, l.Refund(t.Context(), first, taken))
+		require.NoError(t, l.Refund(unhurried, first, taken))
 	}
-	d, err := l.Take(t.Context(), r)
+	d, err := l.Take(unhurried, r)
 	require.NoError(t, err)
 	assert.EqualValues(t, burst-later-1, d.Remaining)
 }
@@ -180,15 +180,15 @@ func TestNothingComesOnTopOfWhatWasAdmittedAlone(t *testing.T) {
 			if a := &admitted[random.IntN(len(admitted))]; a.r.Cost > 0 {
 				given := a.r
 				given.Cost = 1 + random.Int64N(a.r.Cost)
-				require.NoError(t, l.Refund(t.Context(), given, a.d))
+				require.NoError(t, l.Refund(unhurried, given, a.d))
 				a.r.Cost -= given.Cost
 			}
 		}
-		d, err := l.Peek(t.Context(), r)
+		d, err := l.Peek(unhurried, r)
 		require.NoError(t, err)
 		require.LessOrEqual(t, d.Remaining, burst-used(), "seed %d", seed)
 		r.Cost = 1
-		d, err = l.Take(t.Context(), r)
+		d, err = l.Take(unhurried, r)
 		require.NoError(t, err)
 		if d.Allowed {
 			admitted = append(admitted, admission{r, d})

@@ -17,7 +17,7 @@ func inFlight(t *testing.T, store counters.StateStore, limit int64) (l *Concurre
 	l, err := NewConcurrency(store, 10*time.Second, limit, testConfig(10))
 	require.NoError(t, err)
 	return l, func(at time.Time, renews int64) (counters.Decision, error) {
-		return l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: limit, Now: at, Renews: renews})
+		return l.Take(unhurried, counters.Request{Client: "c", Cost: 1, Limit: limit, Now: at, Renews: renews})
 	}
 }
 
@@ -73,7 +73,7 @@ func TestAnOldRefundTakesNoMarkForLost(t *testing.T) {
 	back := func(now time.Time, d counters.Decision) {
 		t.Helper()
 		d.Receipt.Client = nil // as from a receipt
-		require.NoError(t, one.Refund(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 2, Now: now}, d))
+		require.NoError(t, one.Refund(unhurried, counters.Request{Client: "c", Cost: 1, Limit: 2, Now: now}, d))
 	}
 	first, second := take(ask, at(0), 0), take(ask, at(1), 0)
 	back(at(0), first) // marks that something is meant to be missing
@@ -93,17 +93,17 @@ func TestALeaseRenewedAloneTakesOnePlace(t *testing.T) {
 		return counters.Request{Client: "c", Cost: 1, Limit: limit, Now: begin.Add(time.Duration(s) * time.Second)}
 	}
 	remain := func(s int) int64 {
-		d, err := l.Peek(t.Context(), at(s))
+		d, err := l.Peek(unhurried, at(s))
 		require.NoError(t, err)
 		return d.Remaining
 	}
-	d, err := l.Take(t.Context(), at(0))
+	d, err := l.Take(unhurried, at(0))
 	require.NoError(t, err)
 	store.Fail(limitertest.ErrUnsent)
 	for s := range 3 {
 		r := at(s + 1)
 		r.Renews = d.Receipt.Position
-		_, err = l.Take(t.Context(), r)
+		_, err = l.Take(unhurried, r)
 		d, err = l.TakeLocal(r, err)
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
@@ -111,7 +111,7 @@ func TestALeaseRenewedAloneTakesOnePlace(t *testing.T) {
 	}
 	store.Fail(nil)
 	assert.EqualValues(t, limit-1, remain(4))
-	require.NoError(t, l.Refund(t.Context(), at(3), d))
+	require.NoError(t, l.Refund(unhurried, at(3), d))
 	assert.EqualValues(t, limit, remain(5))
 }
 
@@ -125,7 +125,7 @@ func TestWhatIsLeasedAloneAndReleasedIsNotPutBack(t *testing.T) {
 	begin := time.Now()
 	r := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: begin}
 	store.Fail(limitertest.ErrUnsent)
-	_, err := l.Take(t.Context(), r)
+	_, err := l.Take(unhurried, r)
 	d, err := l.TakeLocal(r, err)
 	require.NoError(t, err)
 	store.Fail(nil)
@@ -134,7 +134,7 @@ func TestWhatIsLeasedAloneAndReleasedIsNotPutBack(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, seen.Allowed)
 	d.Receipt.Alone, d.Receipt.Client = nil, nil // which a receipt doesn't have
-	require.NoError(t, l.Refund(t.Context(), r, d))
+	require.NoError(t, l.Refund(unhurried, r, d))
 	seen, err = other(begin.Add(2*time.Second), 0)
 	require.NoError(t, err)
 	assert.True(t, seen.Allowed)
@@ -156,7 +156,7 @@ func TestLeasesOfOneTimeAreEachTheirOwn(t *testing.T) {
 			require.True(t, second.Allowed)
 			first.Receipt.Client = nil // as from a receipt
 			for range 2 {
-				require.NoError(t, l.Refund(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 3, Now: now}, first))
+				require.NoError(t, l.Refund(unhurried, counters.Request{Client: "c", Cost: 1, Limit: 3, Now: now}, first))
 			}
 			d, err := ask(now.Add(time.Millisecond), 0)
 			require.NoError(t, err)

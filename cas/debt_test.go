@@ -50,7 +50,7 @@ func TestEvenTrafficInAnOutage(t *testing.T) {
 			r.Cost = test.cost
 		}
 		r.Now = now
-		d, err := l.Take(t.Context(), r)
+		d, err := l.Take(unhurried, r)
 		require.NoError(t, err)
 		assert.InDelta(t, last.Remaining, d.Remaining, float64(test.limit)/50+float64(test.cost), "%+v", test)
 	}
@@ -74,7 +74,7 @@ func TestABusyClientInALongOutage(t *testing.T) {
 				require.NoError(t, err)
 			}
 			r.Now = now
-			d, err := l.Take(t.Context(), r)
+			d, err := l.Take(unhurried, r)
 			require.NoError(t, err)
 			assert.LessOrEqual(t, d.RetryAfter, last.RetryAfter+2*time.Second, "burst %d, every %v", burst, gap)
 			assert.InDelta(t, last.ResetAfter, d.ResetAfter, float64(2*time.Second), "burst %d, every %v", burst, gap)
@@ -104,7 +104,7 @@ func TestRetryAfterOfABucketHoldsWhenTheStoreAnswers(t *testing.T) {
 			require.NoError(t, err)
 		}
 		r.Now = r.Now.Add(told.RetryAfter)
-		d, err := l.Take(t.Context(), r)
+		d, err := l.Take(unhurried, r)
 		require.NoError(t, err)
 		assert.True(t, d.Allowed, "seed %d: told %v, and then %v", seed, told.RetryAfter, d.RetryAfter)
 	}
@@ -136,7 +136,7 @@ func TestABucketOfWhatNeverReachesTheStore(t *testing.T) {
 			if random.IntN(3) > 0 {
 				store.Fail(limitertest.ErrUnheard)
 			}
-			d, failed := l.Take(t.Context(), one)
+			d, failed := l.Take(unhurried, one)
 			admit(one, d)
 			if failed != nil {
 				alone := []func(){
@@ -171,12 +171,12 @@ func TestWhatIsInFrontOfADebtAfterARefund(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 	}
-	require.NoError(t, l.Refund(t.Context(), refunded, first))
-	d, err := l.Take(t.Context(), r) // 2.8 are in use then, and 0.7 at 4.2 s
+	require.NoError(t, l.Refund(unhurried, refunded, first))
+	d, err := l.Take(unhurried, r) // 2.8 are in use then, and 0.7 at 4.2 s
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
 	r.Now, r.Cost = start.Add(4200*time.Millisecond), 0
-	d, err = l.Take(t.Context(), r)
+	d, err = l.Take(unhurried, r)
 	require.NoError(t, err)
 	assert.Equal(t, int64(5), d.Remaining)
 }
@@ -201,7 +201,7 @@ func testSettledCostsInAnOutage(t *testing.T) {
 		now = now.Add(400 * time.Millisecond)
 		for len(open) > 0 && now.Sub(open[0].Now) > 2900*time.Millisecond {
 			open[0].Cost = 95
-			require.NoError(t, l.Refund(t.Context(), open[0].Request, open[0].Decision))
+			require.NoError(t, l.Refund(unhurried, open[0].Request, open[0].Decision))
 			open = open[1:]
 		}
 		r := counters.Request{Client: "c", Cost: 100, Limit: 1000, Now: now}
@@ -228,7 +228,7 @@ func TestDebtsAreToldOfALogThatOthersHaveWritten(t *testing.T) {
 	take := func(l *SlidingLog) counters.Decision {
 		now = now.Add(time.Millisecond)
 		r.Now = now
-		d, err := l.Take(t.Context(), r)
+		d, err := l.Take(unhurried, r)
 		require.NoError(t, err)
 		return d
 	}

@@ -63,7 +63,7 @@ func testACallerOfAnAccountThatHasMadeRoom(t *testing.T) {
 	flushed := make(chan struct{})
 	go func() { l.Flush(); close(flushed) }()
 	<-store.waits
-	_, err = other.Take(t.Context(), request("c", 1)) // so the leader has to try again, with the caller
+	_, err = other.Take(unhurried, request("c", 1)) // so the leader has to try again, with the caller
 	require.NoError(t, err)
 	left, r := make(chan error), request("c", 2)
 	go func() {
@@ -78,7 +78,7 @@ func testACallerOfAnAccountThatHasMadeRoom(t *testing.T) {
 	err = <-left
 	require.Error(t, err)
 	for i := range 3000 { // of others, many more than are remembered
-		_, err := l.Take(t.Context(), request(fmt.Sprint(i), 1))
+		_, err := l.Take(unhurried, request(fmt.Sprint(i), 1))
 		require.NoError(t, err)
 	}
 	store.holds.Store(false)
@@ -86,7 +86,7 @@ func testACallerOfAnAccountThatHasMadeRoom(t *testing.T) {
 	d, err := l.TakeLocal(r, err)
 	require.NoError(t, err)
 	assert.True(t, d.Allowed)
-	require.NoError(t, l.Refund(t.Context(), request("c", 1), admitted))
+	require.NoError(t, l.Refund(unhurried, request("c", 1), admitted))
 	<-flushed
 	l.Flush()
 }

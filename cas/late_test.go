@@ -73,7 +73,7 @@ func (by way) TestLateAnswers(t *testing.T) {
 				now := clock(t, "12:00:01.5")
 				take := func(l counters.Limiter, cost int64) {
 					t.Helper()
-					d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now})
+					d, err := l.Take(unhurried, counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now})
 					require.NoError(t, err)
 					require.True(t, d.Allowed)
 				}
@@ -82,7 +82,7 @@ func (by way) TestLateAnswers(t *testing.T) {
 				store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
 				now = now.Add(1) // so that its state is no other's
 				r := counters.Request{Client: "c", Cost: 3, Limit: 10, Now: now}
-				_, err = l.Take(t.Context(), r)
+				_, err = l.Take(unhurried, r)
 				require.ErrorIs(t, err, counters.ErrTimeout)
 				if test.alone {
 					d, err := l.TakeLocal(r, err)
@@ -95,7 +95,7 @@ func (by way) TestLateAnswers(t *testing.T) {
 				}
 				tell(test.told)
 				take(l, 1)
-				d, err := there.Peek(t.Context(), counters.Request{Client: "c", Limit: 10, Now: now})
+				d, err := there.Peek(unhurried, counters.Request{Client: "c", Limit: 10, Now: now})
 				require.NoError(t, err)
 				assert.Equal(t, 10-test.used-1, d.Remaining)
 				assert.Equal(t, test.failed, failed.Load())
@@ -123,11 +123,11 @@ func (by way) TestAnAnswerThatIsHardlyLateIsRefunded(t *testing.T) {
 				}})
 				begin := time.Now()
 				r := counters.Request{Client: "c", Cost: 3, Limit: 10, Now: begin}
-				_, err = l.Take(t.Context(), r)
+				_, err = l.Take(unhurried, r)
 				require.ErrorIs(t, err, counters.ErrTimeout)
 				assert.Zero(t, time.Since(begin), "nobody waits for the refund")
 				cfg.Background.Wait()
-				d, err := l.Peek(t.Context(), counters.Request{Client: "c", Limit: 10, Now: begin})
+				d, err := l.Peek(unhurried, counters.Request{Client: "c", Limit: 10, Now: begin})
 				require.NoError(t, err)
 				assert.EqualValues(t, 10, d.Remaining)
 				assert.Zero(t, failed.Load())
@@ -164,23 +164,23 @@ func (by way) TestTheNextBatchKnowsOfWhatIsUnanswered(t *testing.T) {
 						admitted++
 					}
 				}
-				decide(l.Take(t.Context(), r))
+				decide(l.Take(unhurried, r))
 				slow.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(func(error)) {}})
-				d, first := l.Take(t.Context(), r)
+				d, first := l.Take(unhurried, r)
 				store.meanwhile = func() { decide(d, first) }
 				var tell func(error)
 				if slow.late.Store(nil); !answered {
 					slow.swaps = false
 					slow.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
 				}
-				decide(l.Take(t.Context(), r))
+				decide(l.Take(unhurried, r))
 				require.Nil(t, store.meanwhile)
 				if !answered {
 					tell(counters.ErrNotSent)
 					slow.late.Store(nil)
 				}
-				decide(l.Take(t.Context(), r))
-				d, err = there.Peek(t.Context(), r)
+				decide(l.Take(unhurried, r))
+				d, err = there.Peek(unhurried, r)
 				require.NoError(t, err)
 				assert.Equal(t, 10-admitted, d.Remaining)
 				assert.GreaterOrEqual(t, admitted, int64(3))
@@ -221,31 +221,31 @@ func (by way) TestAnAnswerThatComesAfterTheNext(t *testing.T) {
 				there, err := newLimiter(inner, testConfig(10))
 				require.NoError(t, err)
 				r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: clock(t, "12:00:01.5")}
-				_, err = l.Take(t.Context(), r)
+				_, err = l.Take(unhurried, r)
 				require.NoError(t, err)
 				var tell func(error)
 				store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
 				r.Cost = 3
-				_, err = l.Take(t.Context(), r)
+				_, err = l.Take(unhurried, r)
 				_, err = l.TakeLocal(r, err)
 				require.NoError(t, err)
 				store.late.Store(nil)
 				if r.Cost = test.others; test.others > 0 {
-					_, err = there.Take(t.Context(), r)
+					_, err = there.Take(unhurried, r)
 					require.NoError(t, err)
 				}
 				if test.during {
 					busy.meanwhile = func() { tell(counters.ErrNotSent) }
 				}
 				r.Cost = 1
-				_, err = l.Take(t.Context(), r)
+				_, err = l.Take(unhurried, r)
 				require.NoError(t, err)
 				if !test.during {
 					tell(counters.ErrNotSent)
 				}
-				_, err = l.Take(t.Context(), r)
+				_, err = l.Take(unhurried, r)
 				require.NoError(t, err)
-				d, err := there.Peek(t.Context(), r)
+				d, err := there.Peek(unhurried, r)
 				require.NoError(t, err)
 				assert.Equal(t, 10-(1+3+test.others+2), d.Remaining)
 			})
@@ -307,7 +307,7 @@ func (by way) TestASwapThatIsDoneLate(t *testing.T) {
 				}
 				take := func(cost int64) error {
 					r.Cost, r.Now = cost, r.Now.Add(1) // so that its state is no other's
-					_, err := l.Take(t.Context(), r)
+					_, err := l.Take(unhurried, r)
 					return err
 				}
 				require.NoError(t, take(1))
@@ -319,7 +319,7 @@ func (by way) TestASwapThatIsDoneLate(t *testing.T) {
 				alone(1, take(1))
 				store.be(false)
 				require.NoError(t, take(1))
-				d, err := there.Peek(t.Context(), r)
+				d, err := there.Peek(unhurried, r)
 				require.NoError(t, err)
 				used := int64(1 + 2 + 3 + 1 + 1)
 				if gone {
@@ -340,15 +340,15 @@ func (by way) TestASwapThatChangesNothing(t *testing.T) {
 			l, err := newLimiter(store, testConfig(10))
 			require.NoError(t, err)
 			r := counters.Request{Client: "c", Cost: 2, Limit: 10, Now: clock(t, "12:00:01.5")}
-			_, err = l.Take(t.Context(), r)
+			_, err = l.Take(unhurried, r)
 			require.NoError(t, err)
 			store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(func(error)) {}})
-			require.Error(t, l.Refund(t.Context(), r, counters.Decision{Allowed: true, Receipt: counters.Receipt{Generation: 1}}))
-			_, err = l.Take(t.Context(), r)
+			require.Error(t, l.Refund(unhurried, r, counters.Decision{Allowed: true, Receipt: counters.Receipt{Generation: 1}}))
+			_, err = l.Take(unhurried, r)
 			_, err = l.TakeLocal(r, err)
 			require.NoError(t, err)
 			store.late.Store(nil)
-			d, err := l.Take(t.Context(), r)
+			d, err := l.Take(unhurried, r)
 			require.NoError(t, err)
 			assert.EqualValues(t, 10-3*2, d.Remaining)
 		})
@@ -379,7 +379,7 @@ func (by way) TestWhoLeavesIsRefunded(t *testing.T) {
 				callers.Wait()
 				time.Sleep(time.Second)
 				r.Cost = 0
-				d, err := l.Take(t.Context(), r)
+				d, err := l.Take(unhurried, r)
 				require.NoError(t, err)
 				assert.EqualValues(t, 8, d.Remaining)
 				time.Sleep(2 * time.Second)
@@ -431,10 +431,10 @@ func (by way) TestABatchIsRefundedInPart(t *testing.T) {
 					}
 					l.(interface{ Flush() }).Flush()
 					r.Cost = 1
-					_, err = l.Take(t.Context(), r)
+					_, err = l.Take(unhurried, r)
 					require.NoError(t, err)
 					r.Cost = 0
-					d, err := l.Take(t.Context(), r)
+					d, err := l.Take(unhurried, r)
 					require.NoError(t, err)
 					assert.EqualValues(t, 20-1-2-1, d.Remaining)
 				})
@@ -479,7 +479,7 @@ func (by way) TestWhoLeavesAnUnansweredSwapIsRefunded(t *testing.T) {
 				store.late.Store(nil)
 				tell(nil)
 				l.(interface{ Flush() }).Flush()
-				d, err := l.Peek(t.Context(), r)
+				d, err := l.Peek(unhurried, r)
 				require.NoError(t, err)
 				assert.EqualValues(t, 7, d.Remaining)
 			})
@@ -512,7 +512,7 @@ func (by way) TestWhatIsAssumedIsNotRefunded(t *testing.T) {
 				}
 				alone := func(r counters.Request) counters.Decision {
 					store.Fail(limitertest.ErrUnsent)
-					_, err := l.Take(t.Context(), r)
+					_, err := l.Take(unhurried, r)
 					d, err := l.TakeLocal(r, err)
 					require.NoError(t, err)
 					require.True(t, d.Allowed)
@@ -523,21 +523,21 @@ func (by way) TestWhatIsAssumedIsNotRefunded(t *testing.T) {
 				taken := alone(first)
 				var tell func(error)
 				slow.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
-				_, err = l.Take(t.Context(), request(1)) // with what is owed; nobody will ever know
+				_, err = l.Take(unhurried, request(1)) // with what is owed; nobody will ever know
 				require.ErrorIs(t, err, counters.ErrTimeout)
 				slow.late.Store(nil)
-				_, err = there.Take(t.Context(), request(2))
+				_, err = there.Take(unhurried, request(2))
 				require.NoError(t, err)
 				if early {
-					require.NoError(t, l.Refund(t.Context(), first, taken))
+					require.NoError(t, l.Refund(unhurried, first, taken))
 				}
 				alone(request(1))
-				_, err = l.Take(t.Context(), request(1))
+				_, err = l.Take(unhurried, request(1))
 				require.NoError(t, err)
 				if !early {
-					require.NoError(t, l.Refund(t.Context(), first, taken))
+					require.NoError(t, l.Refund(unhurried, first, taken))
 				}
-				d, err := there.Peek(t.Context(), request(1))
+				d, err := there.Peek(unhurried, request(1))
 				require.NoError(t, err)
 				assert.EqualValues(t, 10-(2+1+1), d.Remaining)
 				tell(counters.ErrUnavailable)

@@ -117,7 +117,7 @@ func TestHeldLeasesAreRenewedJustAfterAnOutage(t *testing.T) {
 		q.store.Fail(nil)
 	}
 	for i, d := range held {
-		r, err := p[0].l.Take(t.Context(), func() counters.Request {
+		r, err := p[0].l.Take(unhurried, func() counters.Request {
 			r := p[0].request(at(1010 + i))
 			r.Renews = d.Receipt.Position
 			return r
@@ -342,7 +342,7 @@ func TestARenewalOfAPartTakesNoMoreThanThereIs(t *testing.T) {
 	ask := func(by *holder, s int, cost, renews int64) counters.Decision {
 		r := by.request(at(s))
 		r.Cost, r.Renews = cost, renews
-		d, err := by.l.Take(t.Context(), r)
+		d, err := by.l.Take(unhurried, r)
 		require.NoError(t, err)
 		return d
 	}
@@ -350,20 +350,20 @@ func TestARenewalOfAPartTakesNoMoreThanThereIs(t *testing.T) {
 	require.True(t, three.Allowed)
 	r := p[1].request(at(1))
 	r.Cost = 2
-	require.NoError(t, p[1].l.Refund(t.Context(), r, counters.Decision{Allowed: true, Receipt: counters.Receipt{Position: counters.EarliestLeases}}))
+	require.NoError(t, p[1].l.Refund(unhurried, r, counters.Decision{Allowed: true, Receipt: counters.Receipt{Position: counters.EarliestLeases}}))
 	require.EqualValues(t, 4, p[0].remain(at(2)))
 	other := ask(p[1], 3, 4, 0)
 	require.True(t, other.Allowed)
 	peek := p[0].request(at(4))
 	peek.Cost, peek.Renews = 3, three.Receipt.Position
-	d, err := p[0].l.Peek(t.Context(), peek)
+	d, err := p[0].l.Peek(unhurried, peek)
 	require.NoError(t, err)
 	assert.False(t, d.Allowed)
 	assert.False(t, ask(p[0], 4, 3, three.Receipt.Position).Allowed, "others have it")
 	other.Receipt.Client = nil // as from a receipt
 	r = p[1].request(at(5))
 	r.Cost = 4
-	require.NoError(t, p[1].l.Refund(t.Context(), r, other))
+	require.NoError(t, p[1].l.Refund(unhurried, r, other))
 	require.EqualValues(t, 4, p[0].remain(at(6)), "what was left goes on")
 	assert.True(t, ask(p[0], 7, 3, three.Receipt.Position).Allowed)
 	assert.EqualValues(t, 2, p[1].remain(at(8)))
@@ -383,7 +383,7 @@ func TestLeasesOfAfterAResetAreNotFreedByWhatWasDueBefore(t *testing.T) {
 			p[0].store.Fail(failure)
 			r := p[0].request(at(3))
 			r.Cost = 3
-			require.Error(t, p[0].l.Refund(t.Context(), r, counters.Decision{Allowed: true, Receipt: counters.Receipt{Position: counters.EarliestLeases}}))
+			require.Error(t, p[0].l.Refund(unhurried, r, counters.Decision{Allowed: true, Receipt: counters.Receipt{Position: counters.EarliestLeases}}))
 			require.NoError(t, p[1].l.Reset(t.Context(), "c", at(4)))
 			for s := range 4 {
 				require.True(t, p[1].take(at(5+s), 0).Allowed)

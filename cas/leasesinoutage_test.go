@@ -29,7 +29,7 @@ func TestLeasesThatComeAndGoAloneLeaveNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 		d.Receipt.Alone, d.Receipt.Client = nil, nil // as a receipt has it
-		_ = l.Refund(t.Context(), r, d)
+		_ = l.Refund(unhurried, r, d)
 	}
 	l.Change("c", func(a *account[logState]) { assert.Less(t, len(a.due), 2*mostDebts) })
 	store.Fail(nil)
@@ -68,7 +68,7 @@ func TestLeasesThatAreRenewedAloneDontPileUp(t *testing.T) {
 	store.Fail(nil)
 	l.Flush()
 	now = now.Add(-5 * time.Second)
-	d, err := l.Peek(t.Context(), request(places, 0))
+	d, err := l.Peek(unhurried, request(places, 0))
 	require.NoError(t, err)
 	assert.Zero(t, d.Remaining)
 }
@@ -92,7 +92,7 @@ func TestALeaseThatIsRenewedAloneAllTheTime(t *testing.T) {
 	store.Fail(nil)
 	l.Flush()
 	r.Renews = 0
-	d, err := l.Peek(t.Context(), r)
+	d, err := l.Peek(unhurried, r)
 	require.NoError(t, err)
 	assert.EqualValues(t, 7, d.Remaining)
 }

@@ -201,7 +201,7 @@ func (by way) TestWhoLeavesIsConsumedOnce(t *testing.T) {
 						if test.others > 0 {
 							r := r
 							r.Cost = test.others
-							d, err := there.Take(t.Context(), r)
+							d, err := there.Take(unhurried, r)
 							require.NoError(t, err)
 							require.True(t, d.Allowed)
 						}
@@ -213,7 +213,7 @@ func (by way) TestWhoLeavesIsConsumedOnce(t *testing.T) {
 							want += test.others // nobody knows of the other instance
 						}
 						assert.Equal(t, want, admitted)
-						d, err := there.Peek(t.Context(), r)
+						d, err := there.Peek(unhurried, r)
 						require.NoError(t, err)
 						assert.Zero(t, d.Remaining)
 					})
@@ -265,7 +265,7 @@ func (by way) TestWhatIsUnderWayIsInUse(t *testing.T) {
 					check(3, 5*time.Millisecond, false)
 					leader.Wait()
 					check(1, time.Second, true)
-					d, err := there.Peek(t.Context(), r)
+					d, err := there.Peek(unhurried, r)
 					require.NoError(t, err)
 					assert.Equal(t, int64(1), d.Remaining)
 				})
@@ -319,13 +319,13 @@ func (by way) TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
 					used := int64(1)
 					if test.others {
 						now = now.Add(-time.Millisecond)
-						d, err := there.Take(t.Context(), request(1))
+						d, err := there.Take(unhurried, request(1))
 						now = now.Add(time.Millisecond)
 						require.NoError(t, err)
 						require.True(t, d.Allowed)
 						used++
 					}
-					_, err = l.Take(t.Context(), request(2))
+					_, err = l.Take(unhurried, request(2))
 					require.Error(t, err)
 					local, err := l.TakeLocal(request(2), err)
 					require.NoError(t, err)
@@ -334,23 +334,23 @@ func (by way) TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
 					store.err, store.hold = nil, make(chan struct{})
 					done := make(chan bool)
 					go func() {
-						d, err := l.Take(t.Context(), request(1))
+						d, err := l.Take(unhurried, request(1))
 						done <- err == nil && d.Allowed
 					}()
 					synctest.Wait()
 					if !test.after {
-						require.NoError(t, l.Refund(t.Context(), request(2), local))
+						require.NoError(t, l.Refund(unhurried, request(2), local))
 					}
 					close(store.hold)
 					require.True(t, <-done)
 					if test.after {
-						require.NoError(t, l.Refund(t.Context(), request(2), local))
+						require.NoError(t, l.Refund(unhurried, request(2), local))
 					}
 					l.(interface{ Flush() }).Flush()
 					l.(interface{ Flush() }).Flush()
 					fresh, err := newLimiter(inner, testConfig(10))
 					require.NoError(t, err)
-					d, err := fresh.Peek(t.Context(), request(1))
+					d, err := fresh.Peek(unhurried, request(1))
 					require.NoError(t, err)
 					if test.after {
 						assert.EqualValues(t, 10-used, d.Remaining)
@@ -384,7 +384,7 @@ func (by way) TestNothingFromBeforeAResetIsGivenBack(t *testing.T) {
 				return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
 			}
 			taken := request(4, now)
-			_, err = l.Take(t.Context(), taken)
+			_, err = l.Take(unhurried, taken)
 			require.Error(t, err)
 			local, err := l.TakeLocal(taken, err)
 			require.NoError(t, err)
@@ -392,13 +392,13 @@ func (by way) TestNothingFromBeforeAResetIsGivenBack(t *testing.T) {
 
 			slow := -cfg.ClockSkew / 2
 			require.NoError(t, there.Reset(t.Context(), "c", now.Add(slow)))
-			_, err = there.Take(t.Context(), request(5, now.Add(slow)))
+			_, err = there.Take(unhurried, request(5, now.Add(slow)))
 			require.NoError(t, err)
 			broken.Fail(nil)
-			_, err = l.Take(t.Context(), request(1, now))
+			_, err = l.Take(unhurried, request(1, now))
 			require.NoError(t, err)
-			require.NoError(t, l.Refund(t.Context(), taken, local))
-			d, err := there.Peek(t.Context(), request(1, now))
+			require.NoError(t, l.Refund(unhurried, taken, local))
+			d, err := there.Peek(unhurried, request(1, now))
 			require.NoError(t, err)
 			assert.EqualValues(t, 10-5-1, d.Remaining)
 		})
@@ -425,21 +425,21 @@ func (by way) TestWhatABucketHasNoRoomForIsGivenBackOnce(t *testing.T) {
 				return counters.Request{Client: "c", Cost: cost, Limit: 3, Now: now}
 			}
 			broken.Fail(limitertest.ErrUnsent)
-			_, err = l.Take(t.Context(), request(1))
+			_, err = l.Take(unhurried, request(1))
 			require.Error(t, err)
 			local, err := l.TakeLocal(request(1), err)
 			require.NoError(t, err)
 			require.True(t, local.Allowed)
 
-			d, err := there.Take(t.Context(), request(3))
+			d, err := there.Take(unhurried, request(3))
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
 			broken.Fail(nil)
-			d, err = l.Take(t.Context(), request(1))
+			d, err = l.Take(unhurried, request(1))
 			require.NoError(t, err)
 			require.False(t, d.Allowed)
-			require.NoError(t, l.Refund(t.Context(), request(1), local))
-			d, err = there.Peek(t.Context(), request(1))
+			require.NoError(t, l.Refund(unhurried, request(1), local))
+			d, err = there.Peek(unhurried, request(1))
 			require.NoError(t, err)
 			assert.Zero(t, failed)
 			assert.Zero(t, d.Remaining)
@@ -474,11 +474,11 @@ func (by way) TestWhatIsGivenBackIsNotSetOffAgainstWhatComesLater(t *testing.T) 
 				require.NoError(t, err)
 				r, failed := request(1), make(chan error)
 				go func() {
-					_, err := l.Take(t.Context(), r)
+					_, err := l.Take(unhurried, r)
 					failed <- err
 				}()
 				synctest.Wait()
-				require.NoError(t, l.Refund(t.Context(), first, taken))
+				require.NoError(t, l.Refund(unhurried, first, taken))
 				close(store.hold)
 				err = <-failed
 				require.Error(t, err)
@@ -490,7 +490,7 @@ func (by way) TestWhatIsGivenBackIsNotSetOffAgainstWhatComesLater(t *testing.T) 
 				l.(interface{ Flush() }).Flush()
 
 				now = first.Now.Add(time.Minute - time.Millisecond)
-				d, err = l.Take(t.Context(), request(7))
+				d, err = l.Take(unhurried, request(7))
 				require.NoError(t, err)
 				assert.True(t, d.Allowed)
 				assert.Zero(t, d.Remaining, "1, 1 and 1 are in use")

@@ -61,9 +61,7 @@ func (s *riggedStore) operations() int {
 	return n
 }
 
-// unhurried is a deadline that no busy machine reaches: without one, a check
-// that waits for the processor is contended.
-var unhurried = &counters.Deadline{At: time.Now().Add(24 * time.Hour)}
+var unhurried = limitertest.Unhurried
 
 // An instance is a limiter as one process has it, on a store that others may
 // share and a clock of its own.
@@ -284,7 +282,7 @@ func (by way) TestContended(t *testing.T) {
 	assert.True(t, d.Contended, "there is room for it")
 	assert.Equal(t, contendedRetry, d.RetryAfter)
 	assert.Equal(t, counters.MaxLimit-others, b.remaining())
-	assert.Greater(t, others, int64(4))
+	assert.Greater(t, others, int64(1), "it tries again")
 	require.ErrorIs(t, a.limiter.Refund(context.Background(), a.request(1), counters.Decision{Allowed: true}), ErrContended, "without a deadline too")
 	a.limiter.Flush()
 	assert.Zero(t, a.refundsFailed, "it is tried until it is done")
@@ -946,7 +944,7 @@ func (by way) TestATokenRefundGivesBackOnlyWhatWasTaken(t *testing.T) {
 	require.True(t, taken.Allowed)
 	b.now = b.now.Add(900 * time.Millisecond)
 	require.True(t, b.take(9).Allowed)
-	require.NoError(t, a.limiter.Refund(t.Context(), first, taken))
+	require.NoError(t, a.limiter.Refund(unhurried, first, taken))
 	assert.Equal(t, int64(1), b.remaining(), "9 of the 10 have drained, and been taken by b")
 }
 
@@ -965,7 +963,7 @@ func TestFitsAfterAnAdmissionThatCounts(t *testing.T) {
 	require.NoError(t, err)
 	for name, l := range map[string]taker{"token": token, "log": log, "counting log": counting} {
 		for i, want := range []time.Duration{0, time.Minute} {
-			d, err := l.Take(t.Context(), counters.Request{Client: name, Cost: 1, Limit: 2, Now: noon})
+			d, err := l.Take(unhurried, counters.Request{Client: name, Cost: 1, Limit: 2, Now: noon})
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
 			if name == "token" {
@@ -1050,12 +1048,12 @@ func (by way) TestADenialThatReplacesAWholeLogIsNoLoss(t *testing.T) {
 			r := counters.Request{Client: "c", Cost: limit, Limit: limit, Now: now}
 			for i := range 6 {
 				r.Now = r.Now.Add(time.Second)
-				d, err := instances[i%2].Take(t.Context(), r)
+				d, err := instances[i%2].Take(unhurried, r)
 				require.NoError(t, err)
 				assert.Equal(t, i == 0, d.Allowed)
 			}
 			r.Cost, r.Limit = 1, 2*limit
-			d, err := instances[0].Peek(t.Context(), r)
+			d, err := instances[0].Peek(unhurried, r)
 			require.NoError(t, err)
 			assert.EqualValues(t, limit-1, d.Remaining, "a log has one more than the limit")
 			assert.Zero(t, reseeded)
@@ -1079,7 +1077,7 @@ func (by way) TestALookIsAnsweredThoughOthersComeFirst(t *testing.T) {
 				request := func() counters.Request {
 					return counters.Request{Client: "c", Cost: 1, Limit: 100, Now: time.Now()}
 				}
-				taken, err := l.Take(t.Context(), request())
+				taken, err := l.Take(unhurried, request())
 				require.NoError(t, err)
 				require.True(t, taken.Allowed)
 				_, err = l.TakeLocal(request(), counters.ErrNotSent)
@@ -1087,7 +1085,7 @@ func (by way) TestALookIsAnsweredThoughOthersComeFirst(t *testing.T) {
 				store.races = 2
 				store.meanwhile = func() {
 					time.Sleep(20 * time.Millisecond)
-					taken, err := other.Take(t.Context(), request())
+					taken, err := other.Take(unhurried, request())
 					require.NoError(t, err)
 					require.True(t, taken.Allowed)
 				}

@@ -45,7 +45,7 @@ func (by way) TestWhatIsLostIsRememberedWhileNobodyTakes(t *testing.T) {
 				l, err := newLimiter(store, testConfig(10))
 				require.NoError(t, err)
 				r := counters.Request{Client: "c", Cost: 90, Limit: 100, Now: time.Now()}
-				_, err = l.Take(t.Context(), r)
+				_, err = l.Take(unhurried, r)
 				require.NoError(t, err)
 				for _, key := range []string{"token_bucket", "leaky_bucket", "sliding_log"} {
 					require.NoError(t, store.Delete(t.Context(), []string{counters.StateNamespace("weir", "p", "l", key).StateKey("c")}))
@@ -53,7 +53,7 @@ func (by way) TestWhatIsLostIsRememberedWhileNobodyTakes(t *testing.T) {
 				for range 3 {
 					time.Sleep(5 * time.Second)
 					r.Now = time.Now()
-					d, err := l.Peek(t.Context(), r)
+					d, err := l.Peek(unhurried, r)
 					require.NoError(t, err)
 					assert.Less(t, d.Remaining, int64(10+30))
 				}
@@ -158,7 +158,7 @@ func (by way) TestAStateThatIsLostAsItIsWritten(t *testing.T) {
 			admits := func(l counters.Limiter, n int) (admitted int) {
 				for range n {
 					now = now.Add(time.Millisecond)
-					d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 10, Now: now})
+					d, err := l.Take(unhurried, counters.Request{Client: "c", Cost: 1, Limit: 10, Now: now})
 					require.NoError(t, err)
 					if d.Allowed {
 						admitted++
@@ -196,7 +196,7 @@ func (by way) TestWhatIsLostIsInUseForLateRequests(t *testing.T) {
 			require.NoError(t, err)
 			now := clock(t, "12:00:01.5")
 			return store, func() { inner.Store = memory.New(nil) }, func(cost int64, after time.Duration) bool {
-				d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now.Add(after)})
+				d, err := l.Take(unhurried, counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now.Add(after)})
 				assert.NoError(t, err)
 				return d.Allowed
 			}
@@ -243,7 +243,7 @@ func (by way) TestALateRequestIsConsumed(t *testing.T) {
 			request := func(cost int64, after time.Duration) counters.Request {
 				return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now.Add(after)}
 			}
-			_, err = l.Take(t.Context(), request(10, -time.Millisecond/2))
+			_, err = l.Take(unhurried, request(10, -time.Millisecond/2))
 			require.NoError(t, err)
 			admitted := 1
 			store.meanwhile = func() {
@@ -255,11 +255,11 @@ func (by way) TestALateRequestIsConsumed(t *testing.T) {
 					}
 				}
 			}
-			d, err := l.Take(t.Context(), request(1, time.Minute))
+			d, err := l.Take(unhurried, request(1, time.Minute))
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
 			assert.Equal(t, 10, admitted)
-			d, err = l.Take(t.Context(), request(1, time.Minute))
+			d, err = l.Take(unhurried, request(1, time.Minute))
 			require.NoError(t, err)
 			assert.False(t, d.Allowed)
 		})
@@ -286,7 +286,7 @@ func (by way) TestTheMarkOfAResetExpiresByEveryClock(t *testing.T) {
 						require.NoError(t, l.Reset(t.Context(), "c", now.Add(after)))
 						return true
 					}
-					d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now.Add(after)})
+					d, err := l.Take(unhurried, counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now.Add(after)})
 					require.NoError(t, err)
 					return d.Allowed
 				}
@@ -331,7 +331,7 @@ func (by way) TestTimePassesOverWhatWasAdmittedAlone(t *testing.T) {
 						return d
 					}
 					take := func(l counters.Limiter, cost int64) {
-						d, err := l.Take(t.Context(), request(cost))
+						d, err := l.Take(unhurried, request(cost))
 						require.NoError(t, err)
 						require.True(t, d.Allowed)
 					}
@@ -341,7 +341,7 @@ func (by way) TestTimePassesOverWhatWasAdmittedAlone(t *testing.T) {
 					if earlier {
 						taken = alone(4)
 					}
-					require.NoError(t, l.Refund(t.Context(), request(4), refunded))
+					require.NoError(t, l.Refund(unhurried, request(4), refunded))
 					if !earlier {
 						taken = alone(4)
 					}
@@ -351,8 +351,8 @@ func (by way) TestTimePassesOverWhatWasAdmittedAlone(t *testing.T) {
 					take(l, 1)
 					now = now.Add(12 * time.Second) // 2 drain
 					take(there, 5)
-					require.NoError(t, l.Refund(t.Context(), first, taken))
-					d, err := there.Peek(t.Context(), request(1))
+					require.NoError(t, l.Refund(unhurried, first, taken))
+					d, err := there.Peek(unhurried, request(1))
 					require.NoError(t, err)
 					assert.EqualValues(t, 10-(1+4+1+1-2+5-2), d.Remaining)
 				})
@@ -381,12 +381,12 @@ func (by way) TestARefundFindsItsOwnBesideADebt(t *testing.T) {
 				_, err = other.TakeLocal(request(2), limitertest.ErrUnsent)
 				require.NoError(t, err)
 				now = now.Add(later)
-				taken, err := l.Take(t.Context(), request(5))
+				taken, err := l.Take(unhurried, request(5))
 				require.NoError(t, err)
-				before, err := other.Take(t.Context(), request(1))
+				before, err := other.Take(unhurried, request(1))
 				require.NoError(t, err)
-				require.NoError(t, l.Refund(t.Context(), request(5), taken))
-				after, err := l.Peek(t.Context(), request(1))
+				require.NoError(t, l.Refund(unhurried, request(5), taken))
+				after, err := l.Peek(unhurried, request(1))
 				require.NoError(t, err)
 				assert.Equal(t, before.Remaining+5, after.Remaining)
 			})
@@ -411,7 +411,7 @@ func (by way) TestWhatWasOwedIsGivenBackFromALaterState(t *testing.T) {
 				return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
 			}
 			take := func(l counters.Limiter, cost int64) counters.Decision {
-				d, err := l.Take(t.Context(), request(cost))
+				d, err := l.Take(unhurried, request(cost))
 				require.NoError(t, err)
 				require.True(t, d.Allowed)
 				return d
@@ -426,8 +426,8 @@ func (by way) TestWhatWasOwedIsGivenBackFromALaterState(t *testing.T) {
 			now = now.Add(6 * time.Second) // in a bucket, 1 drains
 			take(other, 3)
 			before := take(l, 1)
-			require.NoError(t, l.Refund(t.Context(), first, admitted))
-			after, err := other.Peek(t.Context(), request(1))
+			require.NoError(t, l.Refund(unhurried, first, admitted))
+			after, err := other.Peek(unhurried, request(1))
 			require.NoError(t, err)
 			assert.GreaterOrEqual(t, after.Remaining, before.Remaining+3)
 			assert.LessOrEqual(t, after.Remaining, before.Remaining+4)
@@ -441,8 +441,8 @@ func (by way) TestWhatWasOwedIsGivenBackFromALaterState(t *testing.T) {
 			now = now.Add(time.Second)
 			take(other, 5)
 			before = take(l, 1)
-			require.NoError(t, l.Refund(t.Context(), second, admitted))
-			after, err = other.Peek(t.Context(), request(1))
+			require.NoError(t, l.Refund(unhurried, second, admitted))
+			after, err = other.Peek(unhurried, request(1))
 			require.NoError(t, err)
 			assert.Equal(t, before.Remaining, after.Remaining)
 		})
@@ -465,7 +465,7 @@ func (by way) TestABucketThatIsMoreThanFull(t *testing.T) {
 				return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
 			}
 			take := func(l counters.Limiter, cost int64, allowed bool) {
-				d, err := l.Take(t.Context(), request(cost))
+				d, err := l.Take(unhurried, request(cost))
 				require.NoError(t, err)
 				require.Equal(t, allowed, d.Allowed)
 			}
@@ -509,16 +509,16 @@ func (by way) TestWhatIsLateIsConsumedOnce(t *testing.T) {
 				fails error
 			}{{3, limitertest.ErrUnsent}, {1, limitertest.ErrUnanswered}, {2, limitertest.ErrUnsent}} {
 				store.Fail(check.fails)
-				_, err := l.Take(t.Context(), request(check.after))
+				_, err := l.Take(unhurried, request(check.after))
 				require.Error(t, err)
 				d, err := l.TakeLocal(request(check.after), err)
 				require.NoError(t, err)
 				require.True(t, d.Allowed)
 			}
 			store.Fail(nil)
-			_, err = there.Take(t.Context(), request(0))
+			_, err = there.Take(unhurried, request(0))
 			require.NoError(t, err)
-			d, err := l.Take(t.Context(), request(4))
+			d, err := l.Take(unhurried, request(4))
 			require.NoError(t, err)
 			assert.EqualValues(t, 10-5, d.Remaining, "each once")
 		})
@@ -539,7 +539,7 @@ func (by way) TestAStateThatIsWrittenAgain(t *testing.T) {
 					r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: clock(t, "12:00:01.5")}
 					admits := func(n int) (admitted int) {
 						for range n {
-							d, err := l.Take(t.Context(), r)
+							d, err := l.Take(unhurried, r)
 							if err != nil {
 								d, err = l.TakeLocal(r, err)
 								require.NoError(t, err)
@@ -553,7 +553,7 @@ func (by way) TestAStateThatIsWrittenAgain(t *testing.T) {
 					require.Equal(t, 3, admits(3))
 					store.outcomes = []error{limitertest.ErrUnanswered}
 					gone := counters.Decision{Allowed: true, Receipt: counters.Receipt{Generation: 1}} // of another generation
-					require.Error(t, l.Refund(t.Context(), r, gone))
+					require.Error(t, l.Refund(unhurried, r, gone))
 					synctest.Wait()
 					r.Now = r.Now.Add(2 * time.Minute) // time has passed over it
 					store.outcomes = []error{nil, outcome, outcome}

@@ -38,13 +38,13 @@ func TestWhatIsAdmittedBehindALookIsRemembered(t *testing.T) {
 		}
 		for range 2 { // the first leads, and the second is the first of the next batch
 			go func() {
-				_, err := l.Peek(t.Context(), request(1))
+				_, err := l.Peek(unhurried, request(1))
 				assert.NoError(t, err)
 			}()
 			synctest.Wait()
 		}
 		go func() {
-			d, err := l.Take(t.Context(), request(60))
+			d, err := l.Take(unhurried, request(60))
 			assert.NoError(t, err)
 			assert.True(t, d.Allowed)
 		}()

@@ -33,14 +33,14 @@ func TestWhatIsGivenBackOfALostStateIsNotPutBack(t *testing.T) {
 				now = now.Add(time.Millisecond)
 				return counters.Request{Client: "c", Cost: cost, Limit: 100, Now: now}
 			}
-			_, err = l.Take(t.Context(), request(10))
+			_, err = l.Take(unhurried, request(10))
 			require.NoError(t, err)
 			given := request(50)
-			d, err := l.Take(t.Context(), given)
+			d, err := l.Take(unhurried, given)
 			require.NoError(t, err)
 
 			store.Fail(limitertest.ErrUnsent)
-			require.Error(t, l.Refund(t.Context(), given, d))
+			require.Error(t, l.Refund(unhurried, given, d))
 			d, err = l.TakeLocal(request(1), limitertest.ErrUnsent)
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
@@ -49,7 +49,7 @@ func TestWhatIsGivenBackOfALostStateIsNotPutBack(t *testing.T) {
 			}
 			require.Zero(t, inner.Len())
 			store.Fail(nil)
-			d, err = l.Take(t.Context(), request(1))
+			d, err = l.Take(unhurried, request(1))
 			require.NoError(t, err)
 			assert.Equal(t, int64(100-10-1-1), d.Remaining)
 			l.Flush()

@@ -29,7 +29,7 @@ func TestARefundOfWhatHasDrainedByAHigherLimit(t *testing.T) {
 	}
 	takes := func(l *TokenBucket, r counters.Request) counters.Decision {
 		t.Helper()
-		d, err := l.Take(t.Context(), r)
+		d, err := l.Take(unhurried, r)
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 		return d
@@ -42,11 +42,11 @@ func TestARefundOfWhatHasDrainedByAHigherLimit(t *testing.T) {
 	takes(there, at(time.Second, 20, 1000))
 	takes(there, at(2200*time.Millisecond, 1, 1000)) // 16.7 a second drain: a few are left
 	last := at(2201*time.Millisecond, 1, 10)
-	d, err := here.Take(t.Context(), last) // 10 were in use 2.2 s ago
+	d, err := here.Take(unhurried, last) // 10 were in use 2.2 s ago
 	require.NoError(t, err)
 	require.False(t, d.Allowed)
-	require.NoError(t, there.Refund(t.Context(), first, taken))
-	d, err = here.Peek(t.Context(), last)
+	require.NoError(t, there.Refund(unhurried, first, taken))
+	d, err = here.Peek(unhurried, last)
 	require.NoError(t, err)
 	assert.Zero(t, d.Remaining)
 }
@@ -62,7 +62,7 @@ func TestABucketThatHasDrainedByAHigherLimit(t *testing.T) {
 				require.NoError(t, err)
 				take := func(cost, limit int64) counters.Decision {
 					r := counters.Request{Client: "c", Cost: cost, Limit: limit, Now: time.Now()}
-					d, err := l.Take(t.Context(), r)
+					d, err := l.Take(unhurried, r)
 					if err != nil {
 						d, err = l.TakeLocal(r, err)
 					}

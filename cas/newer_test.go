@@ -42,9 +42,9 @@ func (by way) TestAStateOfALaterVersionIsLeftAlone(t *testing.T) {
 				if resetBefore {
 					require.NoError(t, l.Reset(t.Context(), "c", now.Add(-time.Second)))
 				}
-				_, err = l.Take(t.Context(), request)
+				_, err = l.Take(unhurried, request)
 				require.NoError(t, err)
-				_, err = l.Peek(t.Context(), request)
+				_, err = l.Peek(unhurried, request)
 				require.NoError(t, err)
 				state, err := store.Load(t.Context(), store.key)
 				require.NoError(t, err)
@@ -52,13 +52,13 @@ func (by way) TestAStateOfALaterVersionIsLeftAlone(t *testing.T) {
 				require.NoError(t, store.Put(t.Context(), store.key, later, time.Hour))
 
 				for range 3 {
-					_, err = l.Take(t.Context(), request)
+					_, err = l.Take(unhurried, request)
 					require.ErrorContains(t, err, "a newer version has written the client's state")
 					d, err := l.TakeLocal(request, err)
 					require.NoError(t, err)
 					require.True(t, d.Allowed)
 				}
-				_, err = l.Peek(t.Context(), request)
+				_, err = l.Peek(unhurried, request)
 				require.Error(t, err)
 				l.(interface{ Flush() }).Flush()
 				state, err = store.Load(t.Context(), store.key)
@@ -66,7 +66,7 @@ func (by way) TestAStateOfALaterVersionIsLeftAlone(t *testing.T) {
 				require.Equal(t, later, state.Value)
 
 				require.NoError(t, l.Reset(t.Context(), "c", now))
-				d, err := l.Take(t.Context(), request)
+				d, err := l.Take(unhurried, request)
 				require.NoError(t, err)
 				assert.EqualValues(t, 9, d.Remaining)
 			})

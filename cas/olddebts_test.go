@@ -28,7 +28,7 @@ func TestManyDebtsFromBeforeAnAnswerStandForThemselves(t *testing.T) {
 	r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: clock(t, "12:00:01")}
 	for range shared / 2 {
 		for _, l := range []*TokenBucket{here, there} {
-			d, err := l.Take(t.Context(), r)
+			d, err := l.Take(unhurried, r)
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
 		}
@@ -36,13 +36,13 @@ func TestManyDebtsFromBeforeAnAnswerStandForThemselves(t *testing.T) {
 	for range before {
 		alone(t, here, r)
 	}
-	_, err = there.Take(t.Context(), r)
+	_, err = there.Take(unhurried, r)
 	require.NoError(t, err)
 	store.afterSwap = func() error { // it comes second, and doesn't come to try again
 		broken.Fail(limitertest.ErrUnsent)
 		return nil
 	}
-	_, err = here.Take(t.Context(), r)
+	_, err = here.Take(unhurried, r)
 	require.ErrorIs(t, err, counters.ErrNotSent)
 
 	r.Now = r.Now.Add(time.Second) // nobody has anything to tell any more
@@ -50,7 +50,7 @@ func TestManyDebtsFromBeforeAnAnswerStandForThemselves(t *testing.T) {
 	for range admitted {
 		alone(t, here, r)
 	}
-	require.NoError(t, here.Refund(t.Context(), r, alone(t, here, r)))
+	require.NoError(t, here.Refund(unhurried, r, alone(t, here, r)))
 	for allowed := true; allowed && admitted < limit; {
 		d, err := here.TakeLocal(r, counters.ErrTimeout)
 		require.NoError(t, err)

@@ -56,7 +56,7 @@ func TestABucketThatExpiresInAnOutage(t *testing.T) {
 		require.NoError(t, err)
 		take := func(cost int64) counters.Decision {
 			r := counters.Request{Client: "c", Cost: cost, Limit: 100, Now: time.Now()}
-			d, err := l.Take(t.Context(), r)
+			d, err := l.Take(unhurried, r)
 			if err != nil {
 				d, err = l.TakeLocal(r, err)
 			}

@@ -37,20 +37,20 @@ func (by way) TestManyRefundsWaitForTheStore(t *testing.T) {
 			r := counters.Request{Client: "c", Cost: 1, Limit: 2 * waiting, Now: clock(t, "12:00:01.5")}
 			var taken []counters.Decision
 			for range waiting {
-				d, err := l.Take(t.Context(), r)
+				d, err := l.Take(unhurried, r)
 				require.NoError(t, err)
 				taken = append(taken, d)
 			}
 			store.Fail(way)
 			for _, d := range taken {
-				assert.Error(t, l.Refund(t.Context(), r, d))
+				assert.Error(t, l.Refund(unhurried, r, d))
 			}
 			store.Fail(nil)
 			l.Flush()
 			l.Change("c", func(*account[bucketState]) {
 				assert.Less(t, counter.refunds, waiting*waiting/10)
 			})
-			d, err := l.Peek(t.Context(), r)
+			d, err := l.Peek(unhurried, r)
 			require.NoError(t, err)
 			assert.EqualValues(t, 2*waiting, d.Remaining)
 		})

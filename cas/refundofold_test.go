@@ -34,11 +34,11 @@ func TestARefundOfWhatHasDrainedMakesNoRoom(t *testing.T) {
 			require.True(t, d.Allowed)
 		}
 		if refunds {
-			require.NoError(t, l.Refund(t.Context(), early, taken))
+			require.NoError(t, l.Refund(unhurried, early, taken))
 		}
 		now = now.Add(30 * time.Second)
 		alone(1) // half of what was admitted has drained
-		d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: 85, Limit: limit, Now: now})
+		d, err := l.Take(unhurried, counters.Request{Client: "c", Cost: 85, Limit: limit, Now: now})
 		require.NoError(t, err)
 		assert.False(t, d.Allowed, "refunds %v: 186 in 30 s of at most 100 + 50", refunds)
 	}

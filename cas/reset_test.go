@@ -39,17 +39,17 @@ func (by way) TestAResetWhileTheClientIsLookedAt(t *testing.T) {
 			require.NoError(t, err)
 			now := clock(t, "12:00:01.5")
 			r := counters.Request{Client: "c", Cost: 10, Limit: 10, Now: now}
-			d, err := l.Take(t.Context(), r)
+			d, err := l.Take(unhurried, r)
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
 			r.Cost = 1
 			store.meanwhile = func() { // the client is reset while somebody looks at it
 				require.NoError(t, l.Reset(t.Context(), "c", now))
 			}
-			_, err = l.Peek(t.Context(), r)
+			_, err = l.Peek(unhurried, r)
 			require.NoError(t, err)
 			r.Now = now.Add(2 * time.Second)
-			d, err = l.Take(t.Context(), r)
+			d, err = l.Take(unhurried, r)
 			require.NoError(t, err)
 			assert.True(t, d.Allowed, "2 s after the reset nothing is in use")
 		})
@@ -95,14 +95,14 @@ func (by way) TestAResetThatLosesRaces(t *testing.T) {
 			now := clock(t, "12:00:01.5")
 			asks := func(cost int64) counters.Decision {
 				now = now.Add(time.Microsecond)
-				d, err := other.Take(t.Context(), counters.Request{Client: "c", Cost: cost, Limit: 100, Now: now})
+				d, err := other.Take(unhurried, counters.Request{Client: "c", Cost: cost, Limit: 100, Now: now})
 				require.NoError(t, err)
 				return d
 			}
 			store.meanwhile = func() {
 				if d := asks(1); d.Allowed {
 					d = asks(1)
-					require.NoError(t, other.Refund(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 100, Now: now}, d))
+					require.NoError(t, other.Refund(unhurried, counters.Request{Client: "c", Cost: 1, Limit: 100, Now: now}, d))
 				}
 			}
 			require.NoError(t, l.Reset(t.Context(), "c", now))
@@ -130,22 +130,22 @@ func (by way) TestARefundWhileTheNextSwapIsUnderWay(t *testing.T) {
 				now = now.Add(1)
 				return counters.Request{Client: "c", Cost: cost, Limit: 100, Now: now}
 			}
-			_, err = l.Take(t.Context(), request(1))
+			_, err = l.Take(unhurried, request(1))
 			require.NoError(t, err)
 			var tell func(error)
 			slow.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
 			r := request(50)
-			_, err = l.Take(t.Context(), r)
+			_, err = l.Take(unhurried, r)
 			taken, err := l.TakeLocal(r, err)
 			require.NoError(t, err)
 			require.True(t, taken.Allowed)
 			slow.late.Store(nil)
-			store.meanwhile = func() { assert.NoError(t, l.Refund(t.Context(), r, taken)) }
-			_, err = l.Take(t.Context(), request(1))
+			store.meanwhile = func() { assert.NoError(t, l.Refund(unhurried, r, taken)) }
+			_, err = l.Take(unhurried, request(1))
 			require.NoError(t, err)
 			tell(counters.ErrNotSent)
 			l.(interface{ Flush() }).Flush()
-			d, err := there.Peek(t.Context(), request(1))
+			d, err := there.Peek(unhurried, request(1))
 			require.NoError(t, err)
 			assert.EqualValues(t, 100-2, d.Remaining)
 		})
@@ -167,12 +167,12 @@ func TestAResetForgivesADebt(t *testing.T) {
 		request := func(cost int64) counters.Request {
 			return counters.Request{Client: "c", Cost: cost, Limit: 1000, Now: time.Now()}
 		}
-		d, err := other.Take(t.Context(), request(100_000))
+		d, err := other.Take(unhurried, request(100_000))
 		require.NoError(t, err)
 		require.False(t, d.Allowed)
 		require.NoError(t, l.Reset(t.Context(), "c", time.Now()))
 		time.Sleep(20 * time.Minute)
-		d, err = other.Take(t.Context(), request(1))
+		d, err = other.Take(unhurried, request(1))
 		require.NoError(t, err)
 		assert.True(t, d.Allowed, "retry after %v", d.RetryAfter)
 	})

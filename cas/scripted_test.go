@@ -190,7 +190,7 @@ func (by way) TestWhatIsLostIsNotGivenBack(t *testing.T) {
 		s.store.next(func(do func() (counters.State, bool, error)) (counters.State, bool, error) {
 			refused.tell(nil)
 			_, _, _ = do() // puts the 10 back
-			d, err := s.see.Take(t.Context(), s.request(70))
+			d, err := s.see.Take(unhurried, s.request(70))
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
 			return counters.State{}, false, &counters.Unanswered{Err: counters.ErrTimeout, Await: func(func(error)) {}}
@@ -214,7 +214,7 @@ func (by way) TestARefundWithoutAnAnswerOfALostState(t *testing.T) {
 			r, d := s.takes(50)
 			s.takes(15)
 			s.store.late(done)
-			require.ErrorIs(t, s.l.Refund(t.Context(), r, d), counters.ErrTimeout)
+			require.ErrorIs(t, s.l.Refund(unhurried, r, d), counters.ErrTimeout)
 			s.lose()
 			s.takes(1)
 			s.flush()
@@ -287,7 +287,7 @@ func (by way) TestARefundThatIsToldLateHasNotFailed(t *testing.T) {
 		s.takes(1)
 		r, d := s.takes(50)
 		late := s.store.late(true)
-		_ = s.l.Refund(t.Context(), r, d)
+		_ = s.l.Refund(unhurried, r, d)
 		late.tell(nil)
 		s.takes(1)
 		s.flush()
@@ -303,8 +303,8 @@ func (by way) TestARefundThatCameSecondIsDone(t *testing.T) {
 		s.takes(1)
 		r, d := s.takes(50)
 		late := s.store.late(false) // it loses the race against what others write
-		_ = s.l.Refund(t.Context(), r, d)
-		taken, err := s.see.Take(t.Context(), s.request(1)) // another instance
+		_ = s.l.Refund(unhurried, r, d)
+		taken, err := s.see.Take(unhurried, s.request(1)) // another instance
 		require.NoError(t, err)
 		require.True(t, taken.Allowed)
 		late.tell(counters.ErrNotSent) // the store's answer EXISTS comes late
@@ -323,16 +323,16 @@ func TestARefundToABucketThatDrainsForever(t *testing.T) {
 	l, err := NewTokenBucket(store, 24*time.Hour, 1_000_000, cfg)
 	require.NoError(t, err)
 	r := counters.Request{Client: "c", Cost: 60_000, Limit: 1, Now: time.Now()}
-	d, err := l.Take(t.Context(), r)
+	d, err := l.Take(unhurried, r)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
 	r.Cost = 5
-	d, err = l.Take(t.Context(), r)
+	d, err = l.Take(unhurried, r)
 	require.NoError(t, err)
-	require.NoError(t, l.Refund(t.Context(), r, d))
+	require.NoError(t, l.Refund(unhurried, r, d))
 	other, err := NewTokenBucket(store, 24*time.Hour, 1_000_000, cfg)
 	require.NoError(t, err)
-	d, err = other.Peek(t.Context(), r)
+	d, err = other.Peek(unhurried, r)
 	require.NoError(t, err)
 	assert.EqualValues(t, 1_000_000-60_000, d.Remaining)
 	assert.Zero(t, foreign)
@@ -368,7 +368,7 @@ func (by way) TestWhatIsToldAfterAResetIsFromBeforeIt(t *testing.T) {
 		r, _, err := s.take(50)
 		require.ErrorIs(t, err, counters.ErrTimeout)
 		require.True(t, s.alone(r, err).Allowed)
-		taken, err := s.see.Take(t.Context(), s.request(1))
+		taken, err := s.see.Take(unhurried, s.request(1))
 		require.NoError(t, err)
 		require.True(t, taken.Allowed)
 		s.takes(1)
@@ -394,7 +394,7 @@ func (by way) TestWhatIsPutBackFromBeforeAResetIsForgotten(t *testing.T) {
 		s.now = s.now.Add(time.Second)
 		s.lose()
 		s.takes(1)
-		taken, err := s.see.Take(t.Context(), s.request(50))
+		taken, err := s.see.Take(unhurried, s.request(50))
 		require.NoError(t, err)
 		assert.True(t, taken.Allowed, "90 are from before the reset")
 		s.takes(20)
@@ -412,7 +412,7 @@ func (by way) TestWhatIsAdmittedBehindALostResetStays(t *testing.T) {
 		s.lose()
 		r := s.request(70)
 		r.Now = r.Now.Add(-10 * time.Millisecond)
-		d, err := s.see.Take(t.Context(), r)
+		d, err := s.see.Take(unhurried, r)
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 		_, d, err = s.take(50)

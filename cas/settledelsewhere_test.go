@@ -21,7 +21,7 @@ func TestWhoGivesBackKnowsNothingByThat(t *testing.T) {
 	there, err := NewTokenBucket(store, time.Minute, 0, testConfig(10))
 	require.NoError(t, err)
 	r := counters.Request{Client: "c", Cost: 60, Limit: 100, Now: time.Now(), Reserved: true}
-	d, err := here.Take(t.Context(), r)
+	d, err := here.Take(unhurried, r)
 	require.NoError(t, err)
 	r.Cost = 10
 	require.NoError(t, there.RefundSoon(t.Context(), r, d, nil))

@@ -35,11 +35,11 @@ func TestAloneAProcessTakesItsShareOfWhatItHasCharged(t *testing.T) {
 					for n := range 80 * clients { // 40%
 						now = now.Add(time.Microsecond)
 						r, l := counters.Request{Client: fmt.Sprint("c", n%clients), Cost: 1, Limit: limit, Now: now}, p.Limiters[random.IntN(processes)]
-						d, err := l.Take(t.Context(), r)
+						d, err := l.Take(unhurried, r)
 						require.NoError(t, err)
 						require.True(t, d.Allowed)
 						r.Cost = cost - 1
-						require.NoError(t, l.Charge(t.Context(), r))
+						require.NoError(t, l.Charge(unhurried, r))
 					}
 					p.Fail(limitertest.ErrUnsent)
 					used := 80 * clients * cost

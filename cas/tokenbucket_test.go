@@ -603,7 +603,7 @@ func TestTokenBucketBoundAcrossClocks(t *testing.T) {
 		l, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
 		require.NoError(t, err)
 		for range 1000 {
-			d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: now})
+			d, err := l.Take(unhurried, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: now})
 			require.NoError(t, err)
 			if d.Allowed {
 				admitted++

@@ -31,7 +31,7 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 			return p.Take(i, counters.Request{Client: client, Cost: cost, Limit: limit, Now: now})
 		}
 		p.charge = func(i int, client string, cost int64) {
-			_ = p.Limiters[i].Charge(t.Context(), counters.Request{Client: client, Cost: cost, Limit: limit, Now: now})
+			_ = p.Limiters[i].Charge(Unhurried, counters.Request{Client: client, Cost: cost, Limit: limit, Now: now})
 		}
 		return p
 	}
@@ -146,10 +146,10 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 			_, err = l.TakeLocal(other, ErrUnsent)
 			require.NoError(t, err)
 		}
-		require.NoError(t, l.Refund(t.Context(), r, d))
+		require.NoError(t, l.Refund(Unhurried, r, d))
 		store.Fail(nil)
 		l.(interface{ Flush() }).Flush()
-		seen, err := newLimiter(t, store.Store).Peek(t.Context(), r)
+		seen, err := newLimiter(t, store.Store).Peek(Unhurried, r)
 		require.NoError(t, err)
 		assert.EqualValues(t, limit, seen.Remaining)
 	})
@@ -161,7 +161,7 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 			return counters.Request{Client: "c", Cost: cost, Limit: limit, Now: now}
 		}
 		early := request(10)
-		taken, err := a.Take(t.Context(), early)
+		taken, err := a.Take(Unhurried, early)
 		require.NoError(t, err)
 		now = now.Add(3 * time.Second)
 		broken.Fail(ErrUnsent)
@@ -173,12 +173,12 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 		now = now.Add(time.Second)
 		broken.Fail(nil)
 		taken.Receipt.At = early.Now.UnixNano()
-		require.NoError(t, a.Refund(t.Context(), request(10), taken))
+		require.NoError(t, a.Refund(Unhurried, request(10), taken))
 		a.(interface{ Flush() }).Flush()
 		now = now.Add(time.Second)
-		_, err = a.Take(t.Context(), request(1))
+		_, err = a.Take(Unhurried, request(1))
 		require.NoError(t, err)
-		seen, err := b.Peek(t.Context(), request(1))
+		seen, err := b.Peek(Unhurried, request(1))
 		require.NoError(t, err)
 		assert.EqualValues(t, limit-1, seen.Remaining, "the reset was after all else")
 	})

@@ -65,7 +65,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 		denied := 0
 		for range 20 {
 			now = now.Add(time.Microsecond)
-			d, err := both.Limiters[0].Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now})
+			d, err := both.Limiters[0].Take(Unhurried, counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now})
 			require.NoError(t, err)
 			if !d.Allowed {
 				denied++
@@ -106,11 +106,11 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 				}
 				both.Stores[0].Fail(ErrUnsent)
 				r := counters.Request{Client: "c", Cost: charged, Limit: limit, Now: now}
-				_ = both.Limiters[0].Charge(t.Context(), r) // is consumed all the same
+				_ = both.Limiters[0].Charge(Unhurried, r) // is consumed all the same
 				r.Cost = 10
 				alone := takeAnyway(t, both.Limiters[0], r)
 				require.True(t, alone.Allowed)
-				require.NoError(t, both.Limiters[0].Refund(t.Context(), r, alone))
+				require.NoError(t, both.Limiters[0].Refund(Unhurried, r, alone))
 				both.Stores[0].Fail(nil)
 				assert.Equal(t, 60-int(charged), admits(t, both.Limiters[0], &now, limit, 60))
 			})
@@ -134,7 +134,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 		r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
 		alone := takeAnyway(t, both.Limiters[0], r)
 		require.True(t, alone.Allowed)
-		require.NoError(t, both.Limiters[0].Refund(t.Context(), r, alone))
+		require.NoError(t, both.Limiters[0].Refund(Unhurried, r, alone))
 		both.Stores[0].Fail(nil)
 		asks(0, limit)
 		both.Stores[1].Fail(nil)
