@@ -187,27 +187,29 @@ func TestManyRepayTheOldestSlots(t *testing.T) {
 // Who owes in very many slots repays it all, apart from others.
 func TestWhoOwesVeryMuchRepaysApart(t *testing.T) {
 	t.Parallel()
-	store, l := newRepaid(t, newWindow(t, 20*time.Second, 400, false), counters.Options{ClockSkew: sameClock})
-	now := at("12:00:01")
-	for i := range 129 {
-		now = now.Add(50 * time.Millisecond)
-		owe(t, l, limitertest.ErrUnsent, request(now, 1, 1000))
-		if i == 127 {
-			taken := takeMany(repayBy(now), l, []counters.Request{request(now, 1, 1000)})
-			require.True(t, taken[0].Done)
-			assert.EqualValues(t, 1000-129, taken[0].Remaining)
+	synctest.Test(t, func(t *testing.T) {
+		store, l := newRepaid(t, newWindow(t, 20*time.Second, 400, false), counters.Options{ClockSkew: sameClock})
+		now := at("12:00:01")
+		for i := range 129 {
+			now = now.Add(50 * time.Millisecond)
+			owe(t, l, limitertest.ErrUnsent, request(now, 1, 1000))
+			if i == 127 {
+				taken := takeMany(repayBy(now), l, []counters.Request{request(now, 1, 1000)})
+				require.True(t, taken[0].Done)
+				assert.EqualValues(t, 1000-129, taken[0].Remaining)
+			}
 		}
-	}
-	for range 128 {
-		now = now.Add(50 * time.Millisecond)
-		owe(t, l, limitertest.ErrUnsent, request(now, 1, 1000))
-	}
-	asked := []counters.Request{request(now, 1, 1000)}
-	store.exchanges = nil
-	taken := takeMany(repayBy(now), l, asked)
-	require.True(t, taken[0].Done)
-	assert.EqualValues(t, 1000-129-129-1, taken[0].Remaining)
-	assert.Len(t, store.exchanges, 1, "a look")
+		for range 128 {
+			now = now.Add(50 * time.Millisecond)
+			owe(t, l, limitertest.ErrUnsent, request(now, 1, 1000))
+		}
+		asked := []counters.Request{request(now, 1, 1000)}
+		store.exchanges = nil
+		taken := takeMany(repayBy(now), l, asked)
+		require.True(t, taken[0].Done)
+		assert.EqualValues(t, 1000-129-129-1, taken[0].Remaining)
+		assert.Len(t, store.exchanges, 1, "a look")
+	})
 }
 
 // A reset ends what was admitted before it, however soon after it the debts are

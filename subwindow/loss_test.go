@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -312,25 +313,27 @@ func (by way) TestWhatComesWhileALossIsMadeGood(t *testing.T) {
 func (by way) TestWhatIsPutBackDuringAReset(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
-		inner := memory.New(nil)
-		now := at("12:00:01.5")
-		deleted, told, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		resets := by.newLimiter(t, &deletingStore{Store: inner, after: func() { close(deleted); <-told }}, w, 50*time.Millisecond)
-		store := &raisingStore{Store: inner, before: func() {}, after: func() {}}
-		here := by.newLimiter(t, &changedStore{store, func() { close(told); <-over }}, w, 50*time.Millisecond)
-		require.True(t, take(t, here, now, 6, 10).Allowed, name)
-		require.NoError(t, inner.Delete(t.Context(), []string{key(w, now)}))
-		store.before = func() {
-			store.before = func() {}
-			go func() {
-				assert.NoError(t, resets.Reset(t.Context(), "c", now.Add(time.Second)))
-				close(over)
-			}()
-			<-deleted
-		}
-		require.True(t, take(t, here, now, 1, 10).Allowed, name)
-		here.Flush()
-		assert.LessOrEqual(t, used(t, inner, w, now), int64(1), name)
+		synctest.Test(t, func(t *testing.T) { // a reset that takes long ends later
+			inner := memory.New(nil)
+			now := at("12:00:01.5")
+			deleted, told, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			resets := by.newLimiter(t, &deletingStore{Store: inner, after: func() { close(deleted); <-told }}, w, 50*time.Millisecond)
+			store := &raisingStore{Store: inner, before: func() {}, after: func() {}}
+			here := by.newLimiter(t, &changedStore{store, func() { close(told); <-over }}, w, 50*time.Millisecond)
+			require.True(t, take(t, here, now, 6, 10).Allowed, name)
+			require.NoError(t, inner.Delete(t.Context(), []string{key(w, now)}))
+			store.before = func() {
+				store.before = func() {}
+				go func() {
+					assert.NoError(t, resets.Reset(t.Context(), "c", now.Add(time.Second)))
+					close(over)
+				}()
+				<-deleted
+			}
+			require.True(t, take(t, here, now, 1, 10).Allowed, name)
+			here.Flush()
+			assert.LessOrEqual(t, used(t, inner, w, now), int64(1), name)
+		})
 	}
 }
 
