@@ -292,7 +292,8 @@ func TestWhoLeavesWhileItWaitsHoldsNoPlace(t *testing.T) {
 	second := httptest.NewRecorder()
 	handler.ServeHTTP(second, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
 	require.Equal(t, http.StatusServiceUnavailable, second.Code)
-	assert.EqualValues(t, 2, left(t, c, "jobs"))
+	// Where its check had no answer by then, what that admits is given back when it comes.
+	assert.Eventually(t, func() bool { return left(t, c, "jobs") == 2 }, time.Minute, time.Millisecond)
 }
 
 // Who holds a place has waited for its turn, or has none.
