@@ -274,7 +274,7 @@ func (by way) TestContended(t *testing.T) {
 		b.take(1)
 		others++
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	d, err := a.limiter.Take(ctx, a.request(1000))
 	require.NoError(t, err)
@@ -282,7 +282,7 @@ func (by way) TestContended(t *testing.T) {
 	assert.True(t, d.Contended, "there is room for it")
 	assert.Equal(t, contendedRetry, d.RetryAfter)
 	assert.Equal(t, counters.MaxLimit-others, b.remaining())
-	assert.Greater(t, others, int64(1), "it tries again")
+	assert.Greater(t, others, int64(4))
 	require.ErrorIs(t, a.limiter.Refund(context.Background(), a.request(1), counters.Decision{Allowed: true}), ErrContended, "without a deadline too")
 	a.limiter.Flush()
 	assert.Zero(t, a.refundsFailed, "it is tried until it is done")
