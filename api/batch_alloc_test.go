@@ -44,7 +44,7 @@ func TestDecodingAllocations(t *testing.T) {
 
 // A check of a thousand takes hardly more memory than its client's name.
 func TestBatchAllocations(t *testing.T) {
-	store, err := memcached.New(memcached.Config{Servers: []string{memcachedtest.Start(t).Addr}, Timeout: 5 * time.Second, Through: memcachedtest.Patient})
+	store, err := memcached.New(memcached.Config{Servers: []string{memcachedtest.Start(t).Addr}, Timeout: 5 * time.Second})
 	require.NoError(t, err)
 	defer store.Close()
 	s := newServiceWith(func(cfg *Config) {

@@ -156,7 +156,7 @@ func TestCallersWhoCutTheirConnections(t *testing.T) {
 	t.Parallel()
 	const timeout, batches, size = counters.MaxTimeout, 40, 100
 	server := memcachedtest.Start(t)
-	store, err := memcached.New(memcached.Config{Servers: []string{server.Far(time.Millisecond)}, Timeout: timeout, Through: memcachedtest.Patient})
+	store, err := memcached.New(memcached.Config{Servers: []string{server.Far(time.Millisecond)}, Timeout: timeout})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, store.Close()) })
 	// Once all have come they leave one after the other, each when a quarter of a batch more has

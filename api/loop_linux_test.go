@@ -221,7 +221,7 @@ func TestSettlementsTogether(t *testing.T) {
 func TestAReleasedPlaceOfABusyClientIsFreeElsewhere(t *testing.T) {
 	t.Parallel()
 	server, now := memcachedtest.Start(t), &clock{time: epoch}
-	far, err := memcached.New(memcached.Config{Servers: []string{server.Far(4 * time.Millisecond)}, Timeout: time.Second, Through: memcachedtest.Patient})
+	far, err := memcached.New(memcached.Config{Servers: []string{server.Far(4 * time.Millisecond)}, Timeout: time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, far.Close()) })
 	near := storeOn(t, server)

@@ -451,7 +451,7 @@ func newMemcached(t *testing.T) telemetry.Store {
 
 func storeOn(t *testing.T, server *memcachedtest.Server) telemetry.Store {
 	t.Helper()
-	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: counters.MaxTimeout, Through: memcachedtest.Patient})
+	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: counters.MaxTimeout})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, store.Close()) })
 	return store

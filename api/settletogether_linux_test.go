@@ -25,7 +25,7 @@ func TestSetsOfSettlementsCountOnce(t *testing.T) {
 	const receipts, clients, callers = 30, 3, 3
 	server := memcachedtest.Start(t)
 	instance := func() *service {
-		store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: 5 * time.Second, Through: memcachedtest.Patient})
+		store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: 5 * time.Second})
 		require.NoError(t, err)
 		t.Cleanup(func() { assert.NoError(t, store.Close()) })
 		return way{many: true}.newServiceOn(store, func(c *Config) {

@@ -159,7 +159,7 @@ func TestSilentStoreCostsOneTimeout(t *testing.T) {
 
 func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 	server := memcachedtest.Start(t)
-	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Through: memcachedtest.Patient})
+	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: counters.MaxTimeout})
 	require.NoError(t, err)
 	defer store.Close()
 	allow, deny := newPolicy("allow", fixed("per-day", 1000, 24*time.Hour)), newPolicy("deny", fixed("per-day", 1000, 24*time.Hour))
@@ -205,7 +205,7 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 
 func TestKilledMemcachedDegrades(t *testing.T) {
 	server := memcachedtest.StartSocket(t)
-	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Through: memcachedtest.Patient})
+	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: counters.MaxTimeout})
 	require.NoError(t, err)
 	defer store.Close()
 	s := newServiceWith(func(cfg *Config) {
@@ -328,7 +328,7 @@ func TestHealthOpensNoConnections(t *testing.T) {
 	racetest.Sequential(t)
 	t.Parallel()
 	server := memcachedtest.Start(t)
-	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Through: memcachedtest.Patient})
+	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: counters.MaxTimeout})
 	require.NoError(t, err)
 	defer store.Close()
 	s := newServiceWith(func(cfg *Config) { cfg.Health = store.Ping })

@@ -22,7 +22,7 @@ import (
 // within the timeout.
 func openMemcached(t testing.TB, timeout time.Duration, servers ...string) *memcached.Store {
 	t.Helper()
-	m, err := memcached.New(memcached.Config{Servers: servers, Timeout: timeout, Through: memcachedtest.Patient})
+	m, err := memcached.New(memcached.Config{Servers: servers, Timeout: timeout})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	return m

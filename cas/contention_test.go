@@ -34,7 +34,7 @@ const testKeys = counters.Namespace("weir:p/l:token_bucket:")
 // as a process has one.
 func openStore(t testing.TB, server *memcachedtest.Server) counters.StateStore {
 	t.Helper()
-	m, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Through: memcachedtest.Patient})
+	m, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: counters.MaxTimeout})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	return m

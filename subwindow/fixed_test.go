@@ -199,7 +199,7 @@ func (by way) TestFixedWindowIsExactUnderConcurrency(t *testing.T) {
 	const instances, callers, each, limit = 4, 32, 10, 100
 	var limiters []*limiter
 	for range instances {
-		limiters = append(limiters, by.newFixed(t, openPatient(t, server.Addr), time.Minute, false))
+		limiters = append(limiters, by.newFixed(t, openMemcached(t, server.Addr), time.Minute, false))
 	}
 	assert.Equal(t, int64(limit), limitertest.Race(instances*callers, each, func(caller, _ int) bool {
 		d, err := takePatiently(limiters[caller/callers], counters.Request{Client: "hot", Cost: 1, Limit: limit, Now: at("12:00:00")})

@@ -477,7 +477,7 @@ func (by way) TestExactUnderConcurrency(t *testing.T) {
 				client := fmt.Sprint(slots, strict)
 				var limiters []*limiter
 				for range instances {
-					limiters = append(limiters, by.newLimiter(t, openPatient(t, server.Addr), w, 50*time.Millisecond))
+					limiters = append(limiters, by.newLimiter(t, openMemcached(t, server.Addr), w, 50*time.Millisecond))
 				}
 				admitted := limitertest.Race(instances*callers, 12, func(caller, i int) bool {
 					// Instances stand on both sides of a boundary between slots.

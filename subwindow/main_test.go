@@ -14,7 +14,6 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memcached"
-	"weir/counters/memcachedtest"
 	"weir/counters/storetest"
 	"weir/subwindow"
 )
@@ -124,19 +123,11 @@ func key(w subwindow.Window, moment time.Time) string {
 	return counters.CounterKey(client, counters.Calendar(moment, w.Width).Number)
 }
 
+// openMemcached returns a store whose server may be as slow as a busy machine: it
+// isn't taken to be down before a caller's deadline.
 func openMemcached(t testing.TB, servers ...string) *memcached.Store {
 	t.Helper()
-	m, err := memcached.New(memcached.Config{Servers: servers, Through: memcachedtest.Patient})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, m.Close()) })
-	return m
-}
-
-// openPatient returns a store whose server may be as slow as a busy machine: it
-// isn't taken to be down before a caller's deadline.
-func openPatient(t testing.TB, servers ...string) *memcached.Store {
-	t.Helper()
-	m, err := memcached.New(memcached.Config{Servers: servers, Timeout: counters.MaxTimeout, Through: memcachedtest.Patient})
+	m, err := memcached.New(memcached.Config{Servers: servers, Timeout: counters.MaxTimeout})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	return m

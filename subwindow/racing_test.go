@@ -43,7 +43,7 @@ func (by way) TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing
 		t.Run(test.name, func(t *testing.T) {
 			limiters := make([]*limiter, instances)
 			for i := range limiters {
-				limiters[i] = test.new(openPatient(t, server.Addr))
+				limiters[i] = test.new(openMemcached(t, server.Addr))
 			}
 			var admitted atomic.Int64
 			storm := func(now time.Time, cost func(caller int) int64) {
@@ -72,7 +72,7 @@ func (by way) TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing
 			for _, l := range limiters {
 				l.Flush()
 			}
-			fresh := test.new(openPatient(t, server.Addr))
+			fresh := test.new(openMemcached(t, server.Addr))
 			var left counters.Decision
 			require.NoError(t, patiently(func(ctx context.Context) (err error) {
 				left, err = fresh.Peek(ctx, counters.Request{Client: "hot", Cost: 1, Limit: limit + 1, Now: at("12:00:31")})

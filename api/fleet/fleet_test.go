@@ -128,7 +128,7 @@ func TestReportsThatCantBeRead(t *testing.T) {
 func TestReportsExpireOnMemcached(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
-	on, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: 5 * time.Second, Through: memcachedtest.Patient})
+	on, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: 5 * time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, on.Close()) })
 	a, b := newFleet(on), newFleet(on)

@@ -20,7 +20,7 @@ import (
 func TestAForeignDirectory(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
-	on, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: 5 * time.Second, Through: memcachedtest.Patient})
+	on, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: 5 * time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, on.Close()) })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -462,7 +462,7 @@ func TestManyWritersOnMemcached(t *testing.T) {
 	server := memcachedtest.Start(t)
 	var instances []*instance
 	for range 4 {
-		store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Through: memcachedtest.Patient})
+		store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: counters.MaxTimeout})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = store.Close() })
 		i := newInstance(store)

@@ -46,7 +46,7 @@ policies:
 			t.Parallel()
 			m := memcachedtest.Start(t)
 			o := counters.Options{KeyPrefix: "weir", StoreTimeout: counters.MaxTimeout}
-			store, err := memcached.New(memcached.Config{Servers: []string{m.Addr}, Timeout: o.StoreTimeout, Through: memcachedtest.Patient})
+			store, err := memcached.New(memcached.Config{Servers: []string{m.Addr}, Timeout: o.StoreTimeout})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = store.Close() })
 			limiters := NewLimiters(store, o, telemetry.NewMetrics(prometheus.NewRegistry(), "test"), nil)

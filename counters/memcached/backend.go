@@ -47,7 +47,7 @@ type backend struct {
 func newBackend(s *server, number uint64, dial pipeline.DialFunc, timeout time.Duration, run func(func())) *backend {
 	b := &backend{server: s, number: number, timeout: timeout, unused: make(chan struct{}), run: run}
 	b.budget.timeout = timeout
-	b.single.pool = pipeline.New(dial)
+	b.single.pool = pipeline.New(dial, timeout)
 	b.bulk.pool = b.single.pool.Beside(pipeline.Checked(dial))
 	b.member, b.leave = context.WithCancel(context.Background())
 	b.breaker.silence, b.breaker.run = silence(timeout), b.single.pool.Go

@@ -309,7 +309,8 @@ func TestAddManyThatPanics(t *testing.T) {
 // Of additions whose connection is lost nobody will ever know.
 func TestAddManyOnAServerThatDies(t *testing.T) {
 	t.Parallel()
-	server, m := start(t)
+	server := memcachedtest.Start(t)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}, Timeout: 300 * time.Millisecond})
 	ctx := within(t, time.Minute)
 	additions := []counters.Addition{{Key: clientKey(1), Delta: 1, TTL: time.Minute}, {Key: clientKey(2), Delta: 1, TTL: time.Minute}}
 	addMany(ctx, m, additions, func(_ int, _ int64, err error) { require.NoError(t, err) })
@@ -390,7 +391,8 @@ func TestAddManyGoesOnWithWhoHasMore(t *testing.T) {
 // Of several additions of a key each has its own late answer.
 func TestAddManyTellsOfEachLateAddition(t *testing.T) {
 	t.Parallel()
-	server, m := start(t)
+	server := memcachedtest.Start(t)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}, Timeout: 300 * time.Millisecond})
 	ctx := within(t, time.Minute)
 	one := counters.Addition{Key: clientKey(1), Delta: 1, TTL: time.Minute, New: true}
 	_, err := m.Add(ctx, one)
@@ -424,24 +426,26 @@ func TestAddManyTellsOfEachLateAddition(t *testing.T) {
 // Who has more to ask when the time is over is told so.
 func TestAddManyEndsWhoHasMoreWithItsTime(t *testing.T) {
 	t.Parallel()
-	_, m := start(t)
+	m := open(t, memcached.Config{Servers: []string{memcachedtest.Start(t).Addr}, Timeout: 200 * time.Millisecond})
 	addMany(within(t, time.Minute), m, []counters.Addition{{Key: clientKey(1), Delta: 1, TTL: time.Minute, New: true}}, func(_ int, _ int64, err error) {
 		require.NoError(t, err)
 	})
-	ctx := within(t, 200*time.Millisecond)
 	asked, told := 0, 0
-	m.AddMany(ctx, []string{clientKey(1)}, func(_ int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
-		asked++
-		return append(to, counters.Addition{Read: []string{clientKey(1)}, Counts: make([]int64, 1)}), counters.Now
-	}, func(_ int, added []counters.Added, err error) bool {
-		if err == nil {
-			err = added[0].Err
-		}
-		if told++; err != nil {
-			assert.ErrorIs(t, err, counters.ErrTimeout)
-		}
-		return err == nil
-	})
-	assert.Greater(t, asked, 1)
+	for tries := 0; asked <= 1; tries++ { // a busy machine may let the time pass before
+		require.Less(t, tries, 50)
+		asked, told = 0, 0
+		m.AddMany(within(t, 200*time.Millisecond), []string{clientKey(1)}, func(_ int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+			asked++
+			return append(to, counters.Addition{Read: []string{clientKey(1)}, Counts: make([]int64, 1)}), counters.Now
+		}, func(_ int, added []counters.Added, err error) bool {
+			if err == nil {
+				err = added[0].Err
+			}
+			if told++; err != nil {
+				assert.ErrorIs(t, err, counters.ErrTimeout)
+			}
+			return err == nil
+		})
+	}
 	assert.LessOrEqual(t, told-asked, 1, "the last may not have begun")
 }

@@ -25,7 +25,7 @@ const (
 	// end a probe too. So a server never owes an answer to more than one probe.
 	// A shorter one would find a server no sooner: one that is back answers what
 	// it owes first.
-	probeTimeout = 5 * time.Second
+	probeTimeout = 2*counters.MaxTimeout + time.Second
 )
 
 // outcome is what an operation's end says about its server.

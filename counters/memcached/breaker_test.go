@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
-	"weir/counters/memcached/pipeline"
 	"weir/counters/memcachedtest"
 )
 
@@ -163,12 +162,7 @@ func openTwo(t *testing.T) *two {
 	w := &two{servers: [2]*memcachedtest.Server{memcachedtest.Start(t), memcachedtest.Start(t)}}
 	cfg := Config{Servers: []string{w.servers[0].Addr, w.servers[1].Addr}, Timeout: timeout}
 	var err error
-	w.Store, err = newStore(cfg, func(to *server) pipeline.DialFunc {
-		if to.name == w.servers[0].Addr {
-			return cfg.dialer(to)
-		}
-		return memcachedtest.Patient(cfg.dialer(to))
-	}, nil)
+	w.Store, err = newStore(cfg, cfg.dialer, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
 	for i := 0; w.keys[0] == "" || w.keys[1] == ""; i++ {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,7 +20,7 @@ import (
 func TestRequestsOfAPipeline(t *testing.T) {
 	t.Parallel()
 	whole := errors.New("the request is whole and would be sent")
-	pool := pipeline.New(func(context.Context, string, string) (net.Conn, error) { return nil, whole })
+	pool := pipeline.New(func(context.Context, string, string) (net.Conn, error) { return nil, whole }, time.Second)
 	defer pool.Close()
 	for want, got := range map[string][]byte{
 		"add k 0 60 1\r\n0\r\n":                                  appendStore(nil, "k", 60, 0, []byte("0")),

@@ -16,7 +16,7 @@ import (
 func TestAddManyMeasuresTheDistance(t *testing.T) {
 	t.Parallel()
 	const roundTrip = 20 * time.Millisecond
-	s, err := New(Config{Servers: []string{memcachedtest.Start(t).Far(roundTrip)}, Timeout: counters.MaxTimeout, Through: memcachedtest.Patient})
+	s, err := New(Config{Servers: []string{memcachedtest.Start(t).Far(roundTrip)}, Timeout: counters.MaxTimeout})
 	require.NoError(t, err)
 	defer s.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

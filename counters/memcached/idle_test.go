@@ -18,7 +18,7 @@ import (
 func TestIdleBuffersAreBounded(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
-	s, err := New(Config{Servers: []string{server.Addr}, Timeout: 5 * time.Second, Through: memcachedtest.Patient})
+	s, err := New(Config{Servers: []string{server.Addr}, Timeout: 5 * time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	ctx := &counters.Deadline{At: time.Now().Add(time.Minute)}

@@ -52,7 +52,7 @@ func outcomes(t *testing.T, operations ...func(context.Context) error) []chan er
 func TestOutcomesAreToldWhenTheServerGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, pause := range []time.Duration{0, 3 * time.Second} {
-		server, m := startToStall(t)
+		server, m := start(t)
 		if pause > 0 { // it is given up
 			var err error
 			m, err = memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: counters.MaxTimeout})
@@ -113,7 +113,7 @@ func TestOutcomesAreToldWhenTheServerGoesOn(t *testing.T) {
 func TestOutcomesThatNobodyKnows(t *testing.T) {
 	t.Parallel()
 	for _, closed := range []bool{false, true} {
-		server, m := startToStall(t)
+		server, m := start(t)
 		add := func(ctx context.Context) error {
 			_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
 			return err

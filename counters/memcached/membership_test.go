@@ -262,7 +262,7 @@ func TestCertificatesOfServersThatAreFound(t *testing.T) {
 	_, port, _ := net.SplitHostPort(server.Addr)
 	z := &zone{addresses: map[string][]string{"cache": {"127.0.0.1"}}}
 	for name, want := range map[string]string{"": "wanted to match cache", "127.0.0.1": ""} {
-		cfg := Config{Servers: []string{"dns+cache:" + port}, TLS: &tls.Config{RootCAs: pool, ServerName: name}, Timeout: patience, Through: memcachedtest.Patient}
+		cfg := Config{Servers: []string{"dns+cache:" + port}, TLS: &tls.Config{RootCAs: pool, ServerName: name}, Timeout: counters.MaxTimeout}
 		s, err := newStore(cfg, cfg.dialer, z)
 		require.NoError(t, err)
 		defer s.Close()
@@ -278,7 +278,7 @@ func TestCertificatesOfServersThatAreFound(t *testing.T) {
 func openFound(t *testing.T, servers ...*memcachedtest.Server) (*Store, *zone) {
 	t.Helper()
 	z := &zone{services: map[string][]string{"_m._tcp.x": addressesOf(servers)}}
-	cfg := Config{Servers: []string{"dnssrv+_m._tcp.x"}, Timeout: timeout, Through: memcachedtest.Patient}
+	cfg := Config{Servers: []string{"dnssrv+_m._tcp.x"}, Timeout: counters.MaxTimeout}
 	s, err := newStore(cfg, cfg.dialer, z)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
@@ -505,7 +505,7 @@ func TestAStoreStartsWithoutServers(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
 	z := &zone{services: map[string][]string{}}
-	cfg := Config{Servers: []string{"dnssrv+_m._tcp.x"}, Timeout: timeout, Through: memcachedtest.Patient}
+	cfg := Config{Servers: []string{"dnssrv+_m._tcp.x"}, Timeout: counters.MaxTimeout}
 	s, err := newStore(cfg, cfg.dialer, z)
 	require.NoError(t, err)
 	defer s.Close()

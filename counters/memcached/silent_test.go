@@ -26,17 +26,18 @@ import (
 
 // openSilent returns a store, for use in virtual time, on two servers that know
 // nobody. Together they answer so many commands, and then no more.
-func openSilent(t *testing.T, answers int64) *Store { return openInMemory(t, answers, 0) }
+func openSilent(t *testing.T, answers int64) *Store { return openInMemory(t, answers, 0, 0) }
 
-// openInMemory is openSilent with servers whose answers come a round trip later.
-func openInMemory(t *testing.T, answers int64, roundTrip time.Duration) *Store {
+// openInMemory is openSilent with servers whose answers come a round trip later, and the
+// Timeout of a Config.
+func openInMemory(t *testing.T, answers int64, roundTrip, timeout time.Duration) *Store {
 	type answer struct {
 		text string
 		due  time.Time
 	}
 	var left atomic.Int64
 	left.Store(answers)
-	s, err := newStore(Config{Servers: []string{"192.0.2.1:1", "192.0.2.2:1"}}, func(*server) pipeline.DialFunc {
+	s, err := newStore(Config{Servers: []string{"192.0.2.1:1", "192.0.2.2:1"}, Timeout: timeout}, func(*server) pipeline.DialFunc {
 		return func(context.Context, string, string) (net.Conn, error) {
 			conn, peer := net.Pipe()
 			pending := make(chan answer, 1<<16)
@@ -132,6 +133,18 @@ func TestASilentServerCostsOneTimeout(t *testing.T) {
 	})
 }
 
+// A server that answers late is heard by all whose time isn't over.
+func TestASlowServerIsHeardByOperationsThatWaitForIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := openInMemory(t, math.MaxInt64, 4*time.Second, 5*time.Second)
+		for range 10 {
+			require.NoError(t, addTo(s, "a", 5*time.Second))
+		}
+		require.NoError(t, s.Close())
+	})
+}
+
 // manyTakers returns what makes a limiter of each family on a store.
 func manyTakers(t *testing.T) map[string]func(*Store) (manyTaker, error) {
 	window, err := subwindow.NewWindow(time.Hour, 10, false)
@@ -200,7 +213,7 @@ func TestABatchOfNewClientsIsInTimeFarFromTheStore(t *testing.T) {
 	for name, open := range manyTakers(t) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := openInMemory(t, math.MaxInt64, roundTrip)
+				s := openInMemory(t, math.MaxInt64, roundTrip, 0)
 				l, err := open(s)
 				require.NoError(t, err)
 				for range 2 {

@@ -61,9 +61,6 @@ type Config struct {
 	// User and Password are sent to servers that ask for authentication (the
 	// option -Y of Memcached) when User isn't empty.
 	User, Password string
-	// Through, if it isn't nil, is given what connects to a server, and returns what
-	// is used instead.
-	Through func(pipeline.DialFunc) pipeline.DialFunc
 }
 
 // A Store is a counters.Store and a counters.StateStore on Memcached. Make
@@ -125,11 +122,7 @@ func (cfg Config) dialer(s *server) pipeline.DialFunc {
 		config = config.Clone()
 		config.ServerName = cmp.Or(config.ServerName, s.host)
 	}
-	dial := pipeline.Dialer(config, cfg.User, cfg.Password)
-	if cfg.Through != nil {
-		dial = cfg.Through(dial)
-	}
-	return dial
+	return pipeline.Dialer(config, cfg.User, cfg.Password)
 }
 
 func newStore(cfg Config, dial func(*server) pipeline.DialFunc, r resolver) (*Store, error) {

@@ -1,6 +1,7 @@
 package memcached_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -25,9 +26,12 @@ import (
 	"weir/subwindow"
 )
 
+// open returns a store whose servers may be as slow as a busy machine: unless cfg says
+// how long to wait for them, it takes none for down before they have been silent for
+// five seconds.
 func open(t testing.TB, cfg memcached.Config) *memcached.Store {
 	t.Helper()
-	cfg.Through = memcachedtest.Patient
+	cfg.Timeout = cmp.Or(cfg.Timeout, counters.MaxTimeout)
 	m, err := memcached.New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
@@ -39,13 +43,6 @@ func start(t testing.TB) (*memcachedtest.Server, *memcached.Store) {
 	t.Helper()
 	server := memcachedtest.Start(t)
 	return server, open(t, memcached.Config{Servers: []string{server.Addr}})
-}
-
-// startToStall is start with a breaker that stays closed while some operations fail.
-func startToStall(t testing.TB) (*memcachedtest.Server, *memcached.Store) {
-	t.Helper()
-	server := memcachedtest.Start(t)
-	return server, open(t, memcached.Config{Servers: []string{server.Addr}, Timeout: counters.MaxTimeout})
 }
 
 func within(t testing.TB, d time.Duration) context.Context {
@@ -203,7 +200,7 @@ func TestMemcachedStatesThatCannotBeStored(t *testing.T) {
 
 func TestMemcachedStalled(t *testing.T) {
 	t.Parallel()
-	server, m := startToStall(t)
+	server, m := start(t)
 	_, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
 	require.NoError(t, err)
 
@@ -264,7 +261,7 @@ func TestMemcachedStalled(t *testing.T) {
 func TestMemcachedDownAndBack(t *testing.T) {
 	t.Parallel()
 	server, other := memcachedtest.Start(t), memcachedtest.Start(t)
-	m := open(t, memcached.Config{Servers: []string{server.Addr, other.Addr}, Timeout: counters.MaxTimeout})
+	m := open(t, memcached.Config{Servers: []string{server.Addr, other.Addr}})
 	server.Kill()
 	states := m.Ping()
 	require.Len(t, states, 2)
@@ -486,7 +483,7 @@ func TestLimitHoldsOnTwoServersWithAnyKeyPrefix(t *testing.T) {
 		admitted := make(map[string]int)
 		for slot := range time.Duration(4) {
 			// A process that remembers nothing.
-			store, err := memcached.New(memcached.Config{Servers: servers, Through: memcachedtest.Patient})
+			store, err := memcached.New(memcached.Config{Servers: servers})
 			require.NoError(t, err)
 			defer store.Close()
 			limiter, err := subwindow.New(store, window, counters.Options{

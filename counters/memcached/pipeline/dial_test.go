@@ -33,7 +33,7 @@ func TestTLSWithAuthentication(t *testing.T) {
 	cert, key, trusted := memcachedtest.NewCertificate(t)
 	users := writePublic(t, "users", "weir:secret\n")
 	m := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert, "-o", "ssl_key="+key, "-Y", users)
-	s := New(memcachedtest.Patient(Dialer(&tls.Config{RootCAs: trusted}, "weir", "secret")))
+	s := New(Dialer(&tls.Config{RootCAs: trusted}, "weir", "secret"), time.Minute)
 	defer s.Close()
 	_, err := ask(newConn(t, s, m.Network(), m.Addr), "set n 0 0 1\r\n0\r\n")
 	require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestTLSWithAuthentication(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "VALUE n 0 2\r\n50\r\nEND\r\n", reply)
 
-	strangers := New(memcachedtest.Patient(Dialer(&tls.Config{RootCAs: x509.NewCertPool()}, "", "")))
+	strangers := New(Dialer(&tls.Config{RootCAs: x509.NewCertPool()}, "", ""), time.Minute)
 	defer strangers.Close()
 	_, err = ask(newConn(t, strangers, m.Network(), m.Addr), "version\r\n")
 	var unknown x509.UnknownAuthorityError
@@ -77,7 +77,7 @@ func TestAuthentication(t *testing.T) {
 		{"weir", "wrong", "refused the credentials"},
 		{"nobody", "secret", "refused the credentials"},
 	} {
-		s := New(Dialer(nil, test.user, test.password))
+		s := New(Dialer(nil, test.user, test.password), time.Minute)
 		reply, err := ask(newConn(t, s, m.Network(), m.Addr), "version\r\n")
 		if test.want == "" {
 			require.NoError(t, err)

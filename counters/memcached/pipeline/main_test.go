@@ -35,8 +35,8 @@ func (d *dials) DialContext(ctx context.Context, network, address string) (net.C
 // startPool returns sockets that are closed when the test ends, one to a
 // server, and the count of their dials.
 func startPool(t testing.TB) (*Pool, *dials) {
-	d := &dials{dial: memcachedtest.Patient(Dialer(nil, "", ""))}
-	s := New(d.DialContext)
+	d := &dials{dial: Dialer(nil, "", "")}
+	s := New(d.DialContext, time.Minute)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s, d
 }

@@ -5,9 +5,9 @@
 //
 // A caller that gives up disturbs nobody: its late reply is read, and can be
 // asked for with Late. A request that could put the stream out of step is
-// refused before it is sent. A server that stays silent is cut off within two
-// seconds. The package knows the text protocol, and nothing of weir. Start with
-// Pool.
+// refused before it is sent. A server that is silent for 1.5 seconds, and for longer
+// than requests wait, is cut off. The package knows the text protocol, and nothing of
+// weir. Start with Pool.
 package pipeline
 
 import (
@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// dialTimeout bounds a dial. It serves many callers, so it ends with the
-	// deadline of none.
+	// dialTimeout is the shortest bound of a dial. It serves many callers, so it ends
+	// with the deadline of none.
 	dialTimeout = time.Second
 	// dialInterval is the time between two dials that nobody waits for.
 	dialInterval = time.Second
@@ -31,6 +31,7 @@ const (
 // concurrent use.
 type Pool struct {
 	dial    DialFunc
+	timeout time.Duration   // of requests
 	ctx     context.Context // ended by Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup // every goroutine; counted up under mu, or by one that is counted
@@ -41,17 +42,18 @@ type Pool struct {
 	links map[endpoint]*link
 }
 
-// New returns a Pool that connects with dial. The context given to dial ends
-// with Close, or after a second.
-func New(dial DialFunc) *Pool {
+// New returns a Pool that connects with dial, for requests that wait for as long as
+// timeout. The context given to dial ends with Close, or after a second, or timeout
+// if that is longer.
+func New(dial DialFunc, timeout time.Duration) *Pool {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Pool{dial: dial, ctx: ctx, cancel: cancel, sockets: new(atomic.Uint64), links: make(map[endpoint]*link)}
+	return &Pool{dial: dial, timeout: timeout, ctx: ctx, cancel: cancel, sockets: new(atomic.Uint64), links: make(map[endpoint]*link)}
 }
 
 // Beside returns another Pool that connects with dial, with sockets of its own,
 // which are numbered together with p's.
 func (p *Pool) Beside(dial DialFunc) *Pool {
-	beside := New(dial)
+	beside := New(dial, p.timeout)
 	beside.sockets, beside.first = p.sockets, p
 	return beside
 }
@@ -187,14 +189,14 @@ func (l *link) dialAgain() {
 
 // run dials, and then reads the socket until it is lost.
 func (l *link) run(ctx context.Context, d *dialing) {
-	dial, cancel := context.WithTimeout(ctx, dialTimeout)
+	dial, cancel := context.WithTimeout(ctx, max(dialTimeout, l.pool.timeout))
 	conn, err := l.pool.dial(dial, l.endpoint.network, l.endpoint.address)
 	cancel()
 	var s *socket
 	if err != nil {
 		err = downError{err}
 	} else {
-		s = newSocket(conn, l.endpoint, &l.pool.running)
+		s = newSocket(conn, l.endpoint, l.pool.timeout, &l.pool.running)
 		s.number = l.pool.sockets.Add(1)
 		s.lost = func() { l.open.CompareAndSwap(s, nil) }
 	}

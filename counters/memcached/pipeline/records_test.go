@@ -40,7 +40,7 @@ func TestNothingIsLeftInTheServersTLSBuffer(t *testing.T) {
 		{"a line in many records, and a command", 200000, "get" + strings.Repeat(" "+long, 700) + "\r\nincr n 1\r\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := New(memcachedtest.Patient(Dialer(&tls.Config{RootCAs: trusted}, "", "")))
+			s := New(Dialer(&tls.Config{RootCAs: trusted}, "", ""), time.Minute)
 			defer s.Close()
 			h := newConn(t, s, m.Network(), m.Addr)
 			require.NoError(t, h.Exchange(0, []byte(setRequest("before", test.before))))
@@ -54,7 +54,7 @@ func TestExchangesOverTLS(t *testing.T) {
 	t.Parallel()
 	cert, key, trusted := memcachedtest.NewCertificate(t)
 	m := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert, "-o", "ssl_key="+key)
-	s := New(memcachedtest.Patient(Dialer(&tls.Config{RootCAs: trusted}, "", "")))
+	s := New(Dialer(&tls.Config{RootCAs: trusted}, "", ""), time.Minute)
 	defer s.Close()
 	size := rapid.OneOf(rapid.IntRange(0, 500), rapid.IntRange(maxRecord/2, maxRecord), rapid.IntRange(maxRecord, 3*maxRecord))
 	request := rapid.OneOf(

@@ -15,10 +15,10 @@ import (
 const (
 	// lookInterval is how often a silent socket is looked at. It is closed when
 	// replies were due at stallLooks looks in a row with not a byte in between,
-	// so within 1.75 seconds. The count starts anew while a large write goes on,
-	// and with a look that comes later than the next was due: this process was
-	// held up, and perhaps the server with it. With many short intervals that is
-	// noticed wherever it happens.
+	// so within 1.75 seconds, or at so many more as requests may wait for. The count
+	// starts anew while a large write goes on, and with a look that comes later than
+	// the next was due: this process was held up, and perhaps the server with it. With
+	// many short intervals that is noticed wherever it happens.
 	lookInterval = 250 * time.Millisecond
 	stallLooks   = 7
 	// maxInFlight and maxQueued (bytes) bound what one socket holds for a
@@ -88,16 +88,18 @@ type socket struct {
 	wrote   atomic.Bool // since the last look, a part of something large
 
 	// These belong to the reader.
-	in     []byte
-	batch  []*request // the next replies are for batch[next:], and then for sent
-	next   int
-	look   time.Time // the next look for a stall
-	silent int       // looks at which replies were due, since the last byte
+	in      []byte
+	batch   []*request // the next replies are for batch[next:], and then for sent
+	next    int
+	look    time.Time // the next look for a stall
+	silent  int       // looks at which replies were due, since the last byte
+	stalled int       // so many such looks close it
 }
 
-func newSocket(conn net.Conn, e endpoint, running *sync.WaitGroup) *socket {
+func newSocket(conn net.Conn, e endpoint, timeout time.Duration, running *sync.WaitGroup) *socket {
 	s := &socket{conn: conn, endpoint: e, running: running, raw: newRawConn(conn), resume: make(chan struct{}, 1), in: make([]byte, 64<<10)}
 	s.drain = s.writeAll
+	s.stalled = max(stallLooks, 2+int(timeout/lookInterval))
 	s.look = time.Now().Add(lookInterval)
 	_ = conn.SetReadDeadline(s.look)
 	return s
@@ -408,7 +410,7 @@ func (s *socket) checkStall() error {
 		if wrote := s.wrote.Swap(false); late || wrote || !due {
 			s.silent = 0
 		}
-		if s.silent == stallLooks {
+		if s.silent == s.stalled {
 			return errStalled
 		}
 		s.look = now.Add(lookInterval)

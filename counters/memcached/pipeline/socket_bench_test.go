@@ -58,7 +58,7 @@ func benchmarkPool(b *testing.B, address string, callers int) {
 }
 
 func benchmarkShared(b *testing.B, address string, callers int) {
-	s := New(Dialer(nil, "", ""))
+	s := New(Dialer(nil, "", ""), time.Second)
 	b.Cleanup(func() { require.NoError(b, s.Close()) })
 	benchmarkIncr(b, callers, func() *memcache.Client { return newTestClient(s, address, 500*time.Millisecond) })
 }

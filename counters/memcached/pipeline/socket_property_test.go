@@ -244,7 +244,7 @@ func TestFaultsGiveErrorsButNeverWrongAnswers(t *testing.T) {
 			}
 		})
 		d := &dials{dial: Dialer(nil, "", "")}
-		s := New(d.DialContext)
+		s := New(d.DialContext, time.Second)
 		defer s.Close()
 		var wg sync.WaitGroup
 		for i, program := range rapid.SliceOfN(programs, 1, 6).Draw(rt, "programs") {

@@ -359,7 +359,7 @@ func TestServersHaveTheirOwnSockets(t *testing.T) {
 func TestCloseFailsWhatIsInFlight(t *testing.T) {
 	t.Parallel()
 	m := memcachedtest.Start(t)
-	s := New(Dialer(nil, "", ""))
+	s := New(Dialer(nil, "", ""), time.Minute)
 	conns := make([]*Conn, 10)
 	for i := range conns {
 		conns[i] = newConn(t, s, m.Network(), m.Addr)

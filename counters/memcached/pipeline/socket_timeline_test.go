@@ -25,13 +25,18 @@ func scene(t *testing.T, play func(t *testing.T, s *Pool, accept chan net.Conn))
 // sceneOver is scene with connections that the client uses as wrap returns
 // them.
 func sceneOver(t *testing.T, wrap func(net.Conn) net.Conn, play func(t *testing.T, s *Pool, accept chan net.Conn)) {
+	sceneOf(t, 0, wrap, play)
+}
+
+// sceneOf is sceneOver with requests that may wait for timeout.
+func sceneOf(t *testing.T, timeout time.Duration, wrap func(net.Conn) net.Conn, play func(t *testing.T, s *Pool, accept chan net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		accept := make(chan net.Conn, 10)
 		s := New(func(context.Context, string, string) (net.Conn, error) {
 			client, server := net.Pipe()
 			accept <- server
 			return wrap(client), nil
-		})
+		}, timeout)
 		defer s.Close()
 		play(t, s, accept)
 	})
@@ -217,6 +222,30 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 	})
 }
 
+// A request that may wait for five seconds gets the reply that comes after so long.
+func TestASilentServerIsWaitedForAsLongAsRequestsWait(t *testing.T) {
+	t.Parallel()
+	const timeout = 5 * time.Second
+	direct := func(conn net.Conn) net.Conn { return conn }
+	sceneOf(t, timeout, direct, func(t *testing.T, s *Pool, accept chan net.Conn) {
+		time.Sleep(lookInterval - time.Millisecond) // a look comes soon
+		h := post(t, s, "incr k 1\r\n")
+		server := <-accept
+		expect(t, server, "incr k 1\r\n")
+		time.Sleep(timeout)
+		say(t, server, "1\r\n")
+		requireReply(t, h, "1\r\n")
+
+		start := time.Now()
+		send(t, h, "incr k 1\r\n")
+		expect(t, server, "incr k 1\r\n")
+		_, err := answer(h)
+		requireLost(t, err)
+		require.ErrorIs(t, err, ErrDown)
+		require.LessOrEqual(t, time.Since(start), timeout+2*lookInterval)
+	})
+}
+
 // A heldUpConn is that of a process that gets no processor: the n-th read whose
 // deadline passes returns later than that by a delay.
 type heldUpConn struct {
@@ -388,7 +417,7 @@ func TestCallersShareADial(t *testing.T) {
 			client, server := net.Pipe()
 			go serve(server, "1\r\n")
 			return client, nil
-		})
+		}, time.Second)
 		defer s.Close()
 		refused := errors.New("refused")
 		for i, want := range []error{refused, nil} {
@@ -417,22 +446,24 @@ func TestCallersShareADial(t *testing.T) {
 
 func TestDialIsBounded(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := New(func(ctx context.Context, _, _ string) (net.Conn, error) {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		})
-		start := time.Now()
-		_, err := ask(newConn(t, s, "tcp", "a"), "version\r\n")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
-		require.ErrorIs(t, err, ErrDown)
-		require.Equal(t, dialTimeout, time.Since(start))
+	for timeout, want := range map[time.Duration]time.Duration{time.Millisecond: dialTimeout, 5 * time.Second: 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			s := New(func(ctx context.Context, _, _ string) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}, timeout)
+			start := time.Now()
+			_, err := ask(newConn(t, s, "tcp", "a"), "version\r\n")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+			require.ErrorIs(t, err, ErrDown)
+			require.Equal(t, want, time.Since(start))
 
-		time.AfterFunc(time.Millisecond, func() { _ = s.Close() })
-		_, err = ask(newConn(t, s, "tcp", "a"), "version\r\n")
-		require.ErrorIs(t, err, context.Canceled)
-	})
+			time.AfterFunc(time.Millisecond, func() { _ = s.Close() })
+			_, err = ask(newConn(t, s, "tcp", "a"), "version\r\n")
+			require.ErrorIs(t, err, context.Canceled)
+		})
+	}
 }
 
 func TestExchangeSendsAllAtOnce(t *testing.T) {
