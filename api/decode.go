@@ -63,6 +63,9 @@ func readBody(r *http.Request, limit int64) (*body, error) {
 	if err := checkContentType(r.Header.Get("Content-Type")); err != nil {
 		return nil, err
 	}
+	if coding := r.Header["Content-Encoding"]; len(coding) > 0 {
+		return nil, newProblem(http.StatusUnsupportedMediaType, "Content-Encoding %q is not possible; send the body as it is", coding[0])
+	}
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
 	}

@@ -155,6 +155,10 @@ func TestContentType(t *testing.T) {
 			requireProblem(t, r, http.StatusUnsupportedMediaType, "send application/json")
 		}
 	}
+	for _, target := range []string{"/v1/check", "/v1/check/batch", "/v1/settle"} {
+		r := s.do(t, http.MethodPost, target, body, "Content-Encoding", "gzip")
+		requireProblem(t, r, http.StatusUnsupportedMediaType, `Content-Encoding "gzip" is not possible; send the body as it is`)
+	}
 	assert.Equal(t, before, s.store.operations())
 }
 

@@ -15,8 +15,8 @@ func onlyNumber(c echo.Context, name string, missing, most int) (int, error) {
 			return 0, badRequest("there is no parameter %q; there is %s", other, name)
 		}
 	}
-	if text := c.QueryParam(name); text != "" {
-		return wholeNumber(name, text, most)
+	if values := c.QueryParams()[name]; len(values) > 0 {
+		return wholeNumber(name, values[len(values)-1], most)
 	}
 	return missing, nil
 }

@@ -309,6 +309,7 @@ func (c *config) check() error {
 	require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
 	_, err := sampleOf(c.decisionSample)
 	require(err == nil, "-decision-log-sample: %w", err)
+	require(c.decisionLog != "" || c.decisionSample == "all", "-decision-log-sample needs -decision-log")
 	require(!c.console || c.tokenFile != "" || isLoopback(c.listen), "-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; %q isn't", c.listen)
 	require(slices.Contains([]string{plainHTTP, netHTTP}, c.http), "-http %q must be plain or net", c.http)
 	require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
