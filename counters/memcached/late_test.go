@@ -113,21 +113,24 @@ func TestOutcomesAreToldWhenTheServerGoesOn(t *testing.T) {
 func TestOutcomesThatNobodyKnows(t *testing.T) {
 	t.Parallel()
 	for _, closed := range []bool{false, true} {
-		server, m := start(t)
-		add := func(ctx context.Context) error {
-			_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
-			return err
+		err := counters.ErrNotSent
+		for tries := 0; errors.Is(err, counters.ErrNotSent); tries++ { // a busy machine may send nothing before
+			require.Less(t, tries, 50)
+			server, m := start(t)
+			add := func(ctx context.Context) error {
+				_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
+				return err
+			}
+			require.NoError(t, add(within(t, time.Minute)))
+			server.Pause()
+			told := outcomes(t, add)[0]
+			if closed {
+				require.NoError(t, m.Close())
+			} else {
+				server.Kill()
+			}
+			err = <-told
 		}
-		require.NoError(t, add(within(t, time.Minute)))
-		server.Pause()
-		told := outcomes(t, add)[0]
-		if closed {
-			require.NoError(t, m.Close())
-		} else {
-			server.Kill()
-		}
-		err := <-told
 		assert.ErrorIs(t, err, counters.ErrUnavailable)
-		assert.NotErrorIs(t, err, counters.ErrNotSent)
 	}
 }
