@@ -13,6 +13,7 @@ import (
 
 	"weir/counters"
 	"weir/counters/combiner"
+	"weir/counters/limitertest"
 	"weir/counters/memory"
 )
 
@@ -73,12 +74,6 @@ func manyRequests(clients int, now time.Time, limit int64) []counters.Request {
 	return all
 }
 
-func takeMany(ctx context.Context, l manyTaker, requests []counters.Request) []counters.Taken {
-	taken := make([]counters.Taken, len(requests))
-	l.TakeMany(ctx, requests, func(i int, t counters.Taken) { taken[i] = t })
-	return taken
-}
-
 // Many clients are asked about together, those who are known to be denied not
 // at all, and each is decided as by Take.
 func TestManyClientsAreDecidedTogether(t *testing.T) {
@@ -95,7 +90,7 @@ func TestManyClientsAreDecidedTogether(t *testing.T) {
 			const clients = 100
 			for i, moment := range []string{"12:00:00.1", "12:00:00.2", "12:00:00.3", "12:00:00.35", "12:00:06.1", "12:00:32.3", "12:05:01.3"} {
 				asked := manyRequests(clients, clock(t, moment), 2)
-				for j, taken := range takeMany(unhurried, l, asked) {
+				for j, taken := range limitertest.TakeMany(unhurried, l, asked) {
 					require.True(t, taken.Done, "round %d", i)
 					require.NoError(t, taken.Err)
 					want, err := alone.Take(unhurried, asked[j])
@@ -128,7 +123,7 @@ func TestManyLoseRacesTogether(t *testing.T) {
 		stores[i], instances[i] = newTogether(t, inner, Config{})
 	}
 	for round := range 10 {
-		for _, taken := range takeMany(unhurried, instances[round%2], asked) {
+		for _, taken := range limitertest.TakeMany(unhurried, instances[round%2], asked) {
 			require.True(t, taken.Done)
 			require.EqualValues(t, 9-round, taken.Remaining)
 		}
@@ -152,7 +147,7 @@ func TestManyLeaveWhoIsBeingAskedFor(t *testing.T) {
 		}
 		go ask()
 		synctest.Wait()
-		assert.Equal(t, make([]counters.Taken, 1), takeMany(unhurried, l, asked))
+		assert.Equal(t, make([]counters.Taken, 1), limitertest.TakeMany(unhurried, l, asked))
 		assert.Equal(t, []int{0}, store.together)
 		go ask()
 		close(store.gate)
@@ -182,7 +177,7 @@ func TestManyTryThoseWhoAreBusyAgain(t *testing.T) {
 			close(store.gate)
 		}()
 		left := 0
-		for _, one := range takeMany(unhurried, l, asked) {
+		for _, one := range limitertest.TakeMany(unhurried, l, asked) {
 			if !one.Done {
 				left++
 			}
@@ -207,7 +202,7 @@ func TestManyAreLedOnlyWhileTheyAreAskedAbout(t *testing.T) {
 			}
 		}
 	}
-	for i, taken := range takeMany(unhurried, l, asked) {
+	for i, taken := range limitertest.TakeMany(unhurried, l, asked) {
 		require.True(t, taken.Done)
 		assert.EqualValues(t, 4-i, taken.Remaining, "client %d", i)
 	}
@@ -236,7 +231,7 @@ func TestManyAreJoined(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		assert.EqualValues(t, 8, takeMany(unhurried, l, asked)[0].Remaining)
+		assert.EqualValues(t, 8, limitertest.TakeMany(unhurried, l, asked)[0].Remaining)
 		synctest.Wait()
 		require.Len(t, joined, 3)
 		assert.Equal(t, []int{4}, batches)
@@ -250,7 +245,7 @@ func TestManyAwaitTheirTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, l := newTogether(t, memory.New(nil), Config{})
 		asked := manyRequests(3, time.Now(), 10)
-		takeMany(unhurried, l, asked)
+		limitertest.TakeMany(unhurried, l, asked)
 		turn := time.Now().Add(10 * time.Millisecond)
 		setTurn := func(at time.Time) {
 			l.Change(asked[1].Client, func(a *account[bucketState]) { a.pace.turn = momentOf(at) })
@@ -265,7 +260,7 @@ func TestManyAwaitTheirTurn(t *testing.T) {
 		assert.Equal(t, []int{0, 2, 1}, order)
 		setTurn(time.Now().Add(10 * time.Millisecond))
 		deadline := &counters.Deadline{At: time.Now().Add(8 * time.Millisecond)}
-		assert.True(t, takeMany(deadline, l, asked)[1].Allowed, "at the latest after half the time")
+		assert.True(t, limitertest.TakeMany(deadline, l, asked)[1].Allowed, "at the latest after half the time")
 		assert.Zero(t, store.alone.Load())
 	})
 }
@@ -294,7 +289,7 @@ func TestAPanicOfAStoreEndsTheLeads(t *testing.T) {
 		assert.Equal(t, []bool{true, false, false}, []bool{taken[0].Done, taken[1].Done, taken[2].Done})
 		assert.NoError(t, <-failures, "it hadn't been joined to the attempt, and is led then")
 		store.between = nil
-		for _, taken := range takeMany(unhurried, l, asked) {
+		for _, taken := range limitertest.TakeMany(unhurried, l, asked) {
 			require.True(t, taken.Done)
 		}
 	})
@@ -328,7 +323,7 @@ func TestAPanicOfOneOfManyIsItsOwn(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		taken := takeMany(unhurried, l, asked)
+		taken := limitertest.TakeMany(unhurried, l, asked)
 		assert.Equal(t, "a bug", taken[1].Panic)
 		assert.Contains(t, string(taken[1].Stack), "weir/cas")
 		assert.ErrorIs(t, <-joined, combiner.ErrLeaderFailed)
@@ -366,7 +361,7 @@ func TestAPanicLeavesNothingLocked(t *testing.T) {
 	armed := false
 	l.family.algorithm = panicking{l.family.algorithm, &armed}
 	asked := manyRequests(1, time.Now(), 5)
-	takeMany(unhurried, l, asked)
+	limitertest.TakeMany(unhurried, l, asked)
 	rigged.beforeSwap = func() {
 		rigged.beforeSwap = nil
 		_, err := other.Take(unhurried, asked[0])
@@ -379,7 +374,7 @@ func TestAPanicLeavesNothingLocked(t *testing.T) {
 			return nil
 		}
 	}
-	assert.Equal(t, "a bug", takeMany(unhurried, l, asked)[0].Panic)
+	assert.Equal(t, "a bug", limitertest.TakeMany(unhurried, l, asked)[0].Panic)
 	free := make(chan struct{})
 	go l.Change(asked[0].Client, func(*account[bucketState]) { close(free) })
 	select {
@@ -398,7 +393,7 @@ func TestManyLeaveWhatIsNotSwapped(t *testing.T) {
 	require.NoError(t, err)
 	asked := manyRequests(4, clock(t, "12:00:01"), 5)
 	for round := range 3 {
-		for i, taken := range takeMany(unhurried, l, asked) {
+		for i, taken := range limitertest.TakeMany(unhurried, l, asked) {
 			if i%2 == 1 {
 				require.Equal(t, counters.Taken{}, taken)
 				taken.Decision, err = l.Take(unhurried, asked[i])
@@ -428,6 +423,6 @@ func TestManyLeaveWhatConsumesNothing(t *testing.T) {
 	store, l := newTogether(t, memory.New(nil), Config{})
 	asked := manyRequests(2, clock(t, "12:00:01"), 5)
 	asked[0].Cost, asked[1].Limit = 0, 0
-	assert.Equal(t, make([]counters.Taken, 2), takeMany(unhurried, l, asked))
+	assert.Equal(t, make([]counters.Taken, 2), limitertest.TakeMany(unhurried, l, asked))
 	assert.Empty(t, store.together)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
 )
@@ -44,17 +45,6 @@ var everyAlgorithm = map[string]func(s counters.StateStore, limit int64, cfg Con
 	},
 }
 
-// takeAll decides the requests together, and those that can't be one by one.
-func takeAll(ctx context.Context, l limiter, requests []counters.Request) []counters.Taken {
-	taken := takeMany(ctx, l, requests)
-	for i := range taken {
-		if t := &taken[i]; !t.Done {
-			t.Decision, t.Err = l.Take(ctx, requests[i])
-		}
-	}
-	return taken
-}
-
 // Batches of the same clients overlap, in four instances, beside single checks:
 // each client has exactly its limit, and again after a reset.
 func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
@@ -73,7 +63,7 @@ func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
 			defer cancel()
 			for _, l := range limiters { // on a busy machine it may take some dials to connect
 				require.Eventually(t, func() bool {
-					for _, taken := range takeAll(ctx, l, manyRequests(20, clock(t, "12:00:01"), limit)) {
+					for _, taken := range limitertest.TakeAll(ctx, l, manyRequests(20, clock(t, "12:00:01"), limit)) {
 						if taken.Err != nil {
 							return false
 						}
@@ -92,7 +82,7 @@ func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
 							for i, n := range numbers {
 								asked[i] = counters.Request{Client: fmt.Sprint("c", n), Cost: 1 + int64(n%3), Limit: limit, Now: now}
 							}
-							for i, taken := range takeAll(ctx, l, asked) {
+							for i, taken := range limitertest.TakeAll(ctx, l, asked) {
 								if assert.NoError(t, taken.Err) && taken.Allowed {
 									admitted[numbers[i]].Add(asked[i].Cost)
 								}
@@ -131,90 +121,17 @@ func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
 	}
 }
 
-// The server falls silent in the middle of a batch, and goes on later. Those whose
-// answers are missing are limited by the process, and what they were admitted is consumed once, and what was refused not at all.
 func TestABatchWhoseServerFallsSilentConsumesOnce(t *testing.T) {
 	t.Parallel()
-	for _, refuse := range []bool{false, true} {
-		t.Run(fmt.Sprint("refuse=", refuse), func(t *testing.T) {
-			t.Parallel()
-			// A busy machine may answer nobody in time.
-			for end := time.Now().Add(time.Minute); !testSilentInABatch(t, refuse); {
-				require.True(t, time.Now().Before(end), "some are answered, and some aren't")
-			}
-		})
-	}
-}
-
-// testSilentInABatch reports whether some of the batch were answered in time, and some weren't:
-// else it shows nothing.
-func testSilentInABatch(t *testing.T, refuse bool) (some bool) {
-	// Far more than it takes to be answered, and less than a silent connection is kept for.
-	const timeout = 900 * time.Millisecond
-	const clients, limit = 800, 5
-	cut := memcachedtest.Start(t).Cut()
-	cfg := testConfig(20 * clients)
-	cfg.StoreTimeout = timeout
-	var lost atomic.Int64 // refunds, on a busy machine
-	cfg.RefundFailed = func() { lost.Add(1) }
-	cfg.Policy, cfg.Limit = strings.Repeat("p", 63), strings.Repeat("l", 63) // so that few are under way at once
-	l, err := NewTokenBucket(openMemcached(t, timeout, cut.Addr), counters.MaxWindow, 0, cfg)
-	require.NoError(t, err)
-	now := time.Now()
-	asked, others := manyRequests(clients, now, limit), manyRequests(clients, now, limit)
-	for i := range asked {
-		asked[i].Client += strings.Repeat("-", 50)
-		others[i].Client += strings.Repeat("_", 50)
-	}
-	takeAll(unhurried, l, others[:2]) // connects
-	before := cut.Passed()
-	takeAll(unhurried, l, others)
 	// Each is read and then written. However these take turns, some are written, and some aren't.
-	cut.After((cut.Passed() - before) * 3 / 4)
-
-	taken := takeMany(&counters.Deadline{At: time.Now().Add(timeout)}, l, asked)
-	admitted, failed := make([]bool, clients), 0
-	for i, one := range taken {
-		require.True(t, one.Done)
-		admitted[i] = one.Allowed
-		if one.Err != nil {
-			failed++
-			if !refuse {
-				d, err := l.TakeLocal(asked[i], one.Err)
-				require.NoError(t, err)
-				require.True(t, d.Allowed)
-				admitted[i] = true
-			}
-		}
-	}
-	cut.Mend()
-	require.Eventually(t, func() bool { l.Flush(); return l.Owing() == 0 }, 30*time.Second, 10*time.Millisecond)
-	if failed <= 100 || failed > clients-50 {
-		return false
-	}
-	fresh, err := NewTokenBucket(openMemcached(t, 0, cut.Addr), counters.MaxWindow, 0, cfg)
-	require.NoError(t, err)
-	off := 0
-	for i, r := range asked {
-		want := int64(limit)
-		if admitted[i] {
-			want--
-		}
-		left := int64(-1)
-		for end := time.Now().Add(10 * time.Second); left != want && time.Now().Before(end); {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			d, err := fresh.Peek(ctx, r)
-			cancel()
-			if err == nil {
-				left = d.Remaining
-			}
-			if left == want-1 && lost.Load() > int64(off) {
-				off, want = off+1, left
-			}
-		}
-		require.Equal(t, want, left, "client %d of %v", i, taken[i].Err)
-	}
-	return true
+	limitertest.FallsSilent(t, time.Now(), 0.75, func(t *testing.T, address string, lost func()) limitertest.ManyLimiter {
+		cfg := testConfig(20_000)
+		cfg.StoreTimeout, cfg.RefundFailed = limitertest.SilentTimeout, lost
+		cfg.Policy, cfg.Limit = strings.Repeat("p", 63), strings.Repeat("l", 63) // so that few are under way at once
+		l, err := NewTokenBucket(openMemcached(t, limitertest.SilentTimeout, address), counters.MaxWindow, 0, cfg)
+		require.NoError(t, err)
+		return l
+	})
 }
 
 // The server forgets everything in the middle of batches, again and again. What
@@ -240,7 +157,7 @@ func TestBatchesOnAServerThatForgets(t *testing.T) {
 				if round%2 == 1 {
 					forgetting.Go(func() { server.Do("flush_all", "OK") })
 				}
-				for i, taken := range takeAll(ctx, l, manyRequests(clients, now, limit)) {
+				for i, taken := range limitertest.TakeAll(ctx, l, manyRequests(clients, now, limit)) {
 					require.NoError(t, taken.Err)
 					if taken.Allowed {
 						admitted[i]++
@@ -273,13 +190,13 @@ func TestBatchesWithForeignAndLargeValues(t *testing.T) {
 	now := time.Now()
 	asked := manyRequests(clients, now, MaxLogLimit)
 	require.Eventually(t, func() bool { // until batches have a connection of their own
-		takeMany(ctx, l, []counters.Request{{Client: "other", Cost: 1, Limit: MaxLogLimit, Now: now}})
+		limitertest.TakeMany(ctx, l, []counters.Request{{Client: "other", Cost: 1, Limit: MaxLogLimit, Now: now}})
 		return server.Stat("curr_connections") >= 3 // with the one that asks
 	}, time.Minute, 10*time.Millisecond)
 	for i := 0; i < clients; i += 10 {
 		require.NoError(t, store.Put(ctx, l.family.keys.StateKey(asked[i].Client), []byte("apple"), time.Minute))
 	}
-	for _, taken := range takeMany(ctx, l, asked) {
+	for _, taken := range limitertest.TakeMany(ctx, l, asked) {
 		require.True(t, taken.Done)
 		require.NoError(t, taken.Err)
 		require.EqualValues(t, MaxLogLimit-1, taken.Remaining)
@@ -298,7 +215,7 @@ func TestBatchesWithForeignAndLargeValues(t *testing.T) {
 				}
 			}
 		}
-		for j, taken := range takeMany(ctx, l, asked) {
+		for j, taken := range limitertest.TakeMany(ctx, l, asked) {
 			if j == large && !taken.Done { // it is being asked for whether it was written
 				taken.Decision, taken.Err = l.Take(ctx, asked[j])
 			} else {

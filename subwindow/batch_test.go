@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memory"
 	"weir/counters/storetest"
 	"weir/subwindow"
@@ -209,12 +210,6 @@ func requests(clients int, now time.Time, limit int64) []counters.Request {
 	return all
 }
 
-func takeMany(ctx context.Context, l *subwindow.Limiter, requests []counters.Request) []counters.Taken {
-	taken := make([]counters.Taken, len(requests))
-	l.TakeMany(ctx, requests, func(i int, t counters.Taken) { taken[i] = t })
-	return taken
-}
-
 // Many clients are counted together, those who are known to be denied not at
 // all, and each as Take would.
 func (by way) TestManyClientsAreCountedTogether(t *testing.T) {
@@ -224,7 +219,7 @@ func (by way) TestManyClientsAreCountedTogether(t *testing.T) {
 	const clients = 100
 	for i, moment := range []string{"12:00:00.1", "12:00:00.2", "12:00:00.3", "12:00:00.35", "12:00:06.1", "12:00:07.3", "12:01:01.3"} {
 		asked := requests(clients, at(moment), 2)
-		for j, taken := range takeMany(t.Context(), l, asked) {
+		for j, taken := range limitertest.TakeMany(t.Context(), l, asked) {
 			require.True(t, taken.Done, "round %d", i)
 			require.NoError(t, taken.Err)
 			want, err := alone.Limiter.Take(t.Context(), asked[j])
@@ -282,7 +277,7 @@ func TestManyOfOneWhoIsBeingAskedForWaitTogether(t *testing.T) {
 		var taken []counters.Taken
 		asked := make(chan struct{})
 		go func() {
-			taken = takeMany(t.Context(), l, []counters.Request{r, r, r})
+			taken = limitertest.TakeMany(t.Context(), l, []counters.Request{r, r, r})
 			close(asked)
 		}()
 		synctest.Wait()
@@ -317,7 +312,7 @@ func TestManyTryThoseWhoAreBusyAgain(t *testing.T) {
 			time.Sleep(500 * time.Microsecond)
 			close(gate.gate)
 		}()
-		taken := takeMany(t.Context(), l, asked)
+		taken := limitertest.TakeMany(t.Context(), l, asked)
 		left := 0
 		for _, one := range taken {
 			if !one.Done {
@@ -345,7 +340,7 @@ func TestManyLeaveWhoStaysBusy(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		assert.Equal(t, make([]counters.Taken, 100), takeMany(t.Context(), l, asked))
+		assert.Equal(t, make([]counters.Taken, 100), limitertest.TakeMany(t.Context(), l, asked))
 		close(gate.gate)
 	})
 }
@@ -364,7 +359,7 @@ func TestManyAreLedOnlyWhileTheyAreAskedAbout(t *testing.T) {
 			}
 		}
 	}
-	for i, taken := range takeMany(t.Context(), l, asked) {
+	for i, taken := range limitertest.TakeMany(t.Context(), l, asked) {
 		require.True(t, taken.Done)
 		assert.EqualValues(t, 4-i, taken.Remaining, "client %d", i)
 	}
@@ -386,7 +381,7 @@ func TestAPanicOfAStoreEndsTheLeads(t *testing.T) {
 	})
 	assert.Equal(t, []bool{true, false, false}, []bool{taken[0].Done, taken[1].Done, taken[2].Done})
 	store.between = nil
-	for i, taken := range takeMany(t.Context(), l, asked) {
+	for i, taken := range limitertest.TakeMany(t.Context(), l, asked) {
 		require.True(t, taken.Done)
 		assert.EqualValues(t, 3+min(i, 1), taken.Remaining, "client %d", i)
 	}
@@ -420,7 +415,7 @@ func TestAPanicOfOneOfManyIsItsOwn(t *testing.T) {
 				limit = 1
 			}
 			asked := requests(3, at("12:00:01"), limit)
-			takeMany(t.Context(), l, asked)
+			limitertest.TakeMany(t.Context(), l, asked)
 			for _, r := range asked { // so that nobody knows ahead that nothing remains
 				_, err := l.Peek(t.Context(), r)
 				require.NoError(t, err)
@@ -430,7 +425,7 @@ func TestAPanicOfOneOfManyIsItsOwn(t *testing.T) {
 				require.NoError(t, store.Delete(t.Context(), []string{counters.CounterKey(client, counters.Calendar(asked[1].Now, width).Number)}))
 			}
 			panics, answers = true, 0
-			taken := takeMany(t.Context(), l, asked)
+			taken := limitertest.TakeMany(t.Context(), l, asked)
 			assert.Equal(t, "a bug", taken[1].Panic)
 			assert.Contains(t, string(taken[1].Stack), "subwindow")
 			for _, i := range []int{0, 2} {
@@ -453,7 +448,7 @@ func TestManyLeaveWhatIsNotAdded(t *testing.T) {
 	require.NoError(t, err)
 	asked := requests(4, at("12:00:01"), 5)
 	for round := range 3 {
-		require.Equal(t, make([]counters.Taken, 4), takeMany(t.Context(), l, asked))
+		require.Equal(t, make([]counters.Taken, 4), limitertest.TakeMany(t.Context(), l, asked))
 		for _, r := range asked {
 			d, err := l.Take(t.Context(), r)
 			require.NoError(t, err)
@@ -483,6 +478,6 @@ func TestManyLeaveWhatCountsNothing(t *testing.T) {
 	store, l := newTogether(t)
 	asked := requests(2, at("12:00:01"), 5)
 	asked[0].Cost, asked[1].Limit = 0, 0
-	assert.Equal(t, make([]counters.Taken, 2), takeMany(t.Context(), l, asked))
+	assert.Equal(t, make([]counters.Taken, 2), limitertest.TakeMany(t.Context(), l, asked))
 	assert.Empty(t, store.sizes)
 }

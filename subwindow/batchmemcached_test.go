@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,20 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memcachedtest"
 	"weir/subwindow"
 )
-
-// takeAll decides the requests together, and those that can't be one by one.
-func takeAll(ctx context.Context, l *subwindow.Limiter, requests []counters.Request) []counters.Taken {
-	taken := takeMany(ctx, l, requests)
-	for i := range taken {
-		if t := &taken[i]; !t.Done {
-			t.Decision, t.Err = l.Take(ctx, requests[i])
-		}
-	}
-	return taken
-}
 
 // Batches of the same clients overlap, in two instances, beside single checks
 // and with clients who are reset in between: each client has exactly its limit,
@@ -61,7 +50,7 @@ func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
 							for i, n := range numbers {
 								asked[i] = counters.Request{Client: fmt.Sprint("c", n), Cost: 1 + int64(n%3), Limit: limit, Now: now}
 							}
-							for i, taken := range takeAll(ctx, l, asked) {
+							for i, taken := range limitertest.TakeAll(ctx, l, asked) {
 								if assert.NoError(t, taken.Err) && taken.Allowed {
 									admitted[numbers[i]].Add(asked[i].Cost)
 								}
@@ -109,83 +98,15 @@ func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
 	}
 }
 
-// The server falls silent in the middle of a batch, and goes on later. Those whose
-// answers are missing are limited by the process, and what they were admitted counts once, and what was refused not at all.
 func TestABatchWhoseServerFallsSilentCountsOnce(t *testing.T) {
 	t.Parallel()
-	for _, refuse := range []bool{false, true} {
-		t.Run(fmt.Sprint("refuse=", refuse), func(t *testing.T) {
-			t.Parallel()
-			// A busy machine may answer nobody in time.
-			for end := time.Now().Add(time.Minute); !testSilentInABatch(t, refuse); {
-				require.True(t, time.Now().Before(end), "some are answered, and some aren't")
-			}
-		})
-	}
-}
-
-// testSilentInABatch reports whether some of the batch were answered in time, and some weren't:
-// else it shows nothing.
-func testSilentInABatch(t *testing.T, refuse bool) (some bool) {
-	// Far more than it takes to be answered, and less than a silent connection is kept for.
-	const timeout = 900 * time.Millisecond
-	const clients, limit = 1000, 5
-	cut := memcachedtest.Start(t).Cut()
-	var notGivenBack atomic.Int64 // without an answer, which isn't done twice
-	l, err := subwindow.New(openMemcached(t, cut.Addr), newWindow(t, time.Hour, 10, false),
-		counters.Options{Policy: "p", Limit: "l", StoreTimeout: timeout, RefundFailed: func() { notGivenBack.Add(1) }})
-	require.NoError(t, err)
 	now := time.Now().Truncate(6 * time.Minute).Add(time.Minute)
-	asked, others := requests(clients, now, limit), requests(clients, now, limit)
-	for i := range others {
-		others[i].Client = strings.Replace(others[i].Client, "-", "_", 1)
-	}
-	takeAll(t.Context(), l, others[:2]) // connects
-	before := cut.Passed()
-	takeAll(t.Context(), l, others)
-	cut.After((cut.Passed() - before) / 2)
-
-	taken := takeMany(&counters.Deadline{At: time.Now().Add(timeout)}, l, asked)
-	admitted, failed := make([]bool, clients), 0
-	for i, one := range taken {
-		require.True(t, one.Done)
-		admitted[i] = one.Allowed
-		if one.Err != nil {
-			failed++
-			if !refuse {
-				d, err := l.TakeLocal(asked[i], one.Err)
-				require.NoError(t, err)
-				require.True(t, d.Allowed)
-				admitted[i] = true
-			}
-		}
-	}
-	cut.Mend()
-	require.Eventually(t, func() bool { l.Flush(); return l.Owing() == 0 }, 30*time.Second, 10*time.Millisecond)
-	if failed <= 100 || failed >= clients-100 {
-		return false
-	}
-	fresh, err := subwindow.New(openMemcached(t, cut.Addr), newWindow(t, time.Hour, 10, false),
-		counters.Options{Policy: "p", Limit: "l", StoreTimeout: -1})
-	require.NoError(t, err)
-	for i, r := range asked {
-		want := int64(limit)
-		if admitted[i] {
-			want--
-		}
-		require.EventuallyWithT(t, func(t *assert.CollectT) { // late answers are still coming
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			defer cancel()
-			d, err := fresh.Peek(ctx, r)
-			require.NoError(t, err)
-			if d.Remaining == want-1 && notGivenBack.Load() > 0 {
-				notGivenBack.Add(-1)
-				return
-			}
-			require.Equal(t, want, d.Remaining, "client %d of %v", i, taken[i].Err)
-		}, 10*time.Second, 5*time.Millisecond)
-	}
-	return true
+	limitertest.FallsSilent(t, now, 0.5, func(t *testing.T, address string, lost func()) limitertest.ManyLimiter {
+		l, err := subwindow.New(openMemcached(t, address), newWindow(t, time.Hour, 10, false),
+			counters.Options{Policy: "p", Limit: "l", StoreTimeout: limitertest.SilentTimeout, RefundFailed: lost})
+		require.NoError(t, err)
+		return l
+	})
 }
 
 // The server stalls again and again, in the middle of whatever batches send:
@@ -213,7 +134,7 @@ func TestBatchesRepayWhileTheirServerStalls(t *testing.T) {
 						for i, n := range numbers {
 							asked[i] = counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit, Now: now}
 						}
-						for i, taken := range takeAll(&counters.Deadline{At: now.Add(timeout)}, l, asked) {
+						for i, taken := range limitertest.TakeAll(&counters.Deadline{At: now.Add(timeout)}, l, asked) {
 							if taken.Err != nil {
 								taken.Decision, taken.Err = l.TakeLocal(asked[i], taken.Err)
 							}

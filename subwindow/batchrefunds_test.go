@@ -147,7 +147,7 @@ func TestManyRepayTogether(t *testing.T) {
 					}
 					now := at(moments[2])
 					asked := requests(clients, now, limit)
-					for i, taken := range takeMany(repayBy(now), l, asked) {
+					for i, taken := range limitertest.TakeMany(repayBy(now), l, asked) {
 						want, err := alone.Take(repayBy(now), asked[i])
 						require.NoError(t, err)
 						if outage == limitertest.ErrUnheard && !taken.Done { // what may have been counted is lost
@@ -176,7 +176,7 @@ func TestManyRepayTheOldestSlots(t *testing.T) {
 		owe(t, l, limitertest.ErrUnsent, request(at(moment), 1, 100))
 	}
 	now := at("12:01:15.3")
-	taken := takeMany(repayBy(now), l, []counters.Request{request(now, 1, 100)})
+	taken := limitertest.TakeMany(repayBy(now), l, []counters.Request{request(now, 1, 100)})
 	require.True(t, taken[0].Done)
 	require.NoError(t, taken[0].Err)
 	for moment, want := range map[string]int64{"11:58:59": counters.Absent, "12:00:01": 2, "12:00:16": 1, "12:01:14": 1, "12:01:15": 1} {
@@ -194,7 +194,7 @@ func TestWhoOwesVeryMuchRepaysApart(t *testing.T) {
 			now = now.Add(50 * time.Millisecond)
 			owe(t, l, limitertest.ErrUnsent, request(now, 1, 1000))
 			if i == 127 {
-				taken := takeMany(repayBy(now), l, []counters.Request{request(now, 1, 1000)})
+				taken := limitertest.TakeMany(repayBy(now), l, []counters.Request{request(now, 1, 1000)})
 				require.True(t, taken[0].Done)
 				assert.EqualValues(t, 1000-129, taken[0].Remaining)
 			}
@@ -205,7 +205,7 @@ func TestWhoOwesVeryMuchRepaysApart(t *testing.T) {
 		}
 		asked := []counters.Request{request(now, 1, 1000)}
 		store.exchanges = nil
-		taken := takeMany(repayBy(now), l, asked)
+		taken := limitertest.TakeMany(repayBy(now), l, asked)
 		require.True(t, taken[0].Done)
 		assert.EqualValues(t, 1000-129-129-1, taken[0].Remaining)
 		assert.Len(t, store.exchanges, 1, "a look")
@@ -226,11 +226,11 @@ func (by way) TestManyRepayNothingOfBeforeAReset(t *testing.T) {
 					store, l := newRepaid(t, w, counters.Options{ClockSkew: skew})
 					there := by.newLimiter(t, store.inner, w, skew)
 					if others == "the process" {
-						require.Equal(t, int64(8), takeMany(repayBy(first), l, []counters.Request{request(first, 2, 10)})[0].Remaining)
+						require.Equal(t, int64(8), limitertest.TakeMany(repayBy(first), l, []counters.Request{request(first, 2, 10)})[0].Remaining)
 					}
 					store.fault = func(string, string) error { return outage }
 					owed := request(first, 5, 10)
-					owe(t, l, takeMany(repayBy(first), l, []counters.Request{owed})[0].Err, owed)
+					owe(t, l, limitertest.TakeMany(repayBy(first), l, []counters.Request{owed})[0].Err, owed)
 					store.fault = nil
 					require.NoError(t, there.Reset(t.Context(), "c", reset))
 					left := int64(9)
@@ -239,7 +239,7 @@ func (by way) TestManyRepayNothingOfBeforeAReset(t *testing.T) {
 						left -= 2
 					}
 					now := reset.Add(after)
-					taken := takeAll(repayBy(now), l, []counters.Request{request(now, 1, 10)})
+					taken := limitertest.TakeAll(repayBy(now), l, []counters.Request{request(now, 1, 10)})
 					require.NoError(t, taken[0].Err)
 					assert.Equal(t, left, taken[0].Remaining, "%s, %v: %s, and %v after", name, outage, others, after)
 				}
@@ -255,21 +255,21 @@ func (by way) TestManyTellOthersOnce(t *testing.T) {
 	w := newWindow(t, time.Minute, 60, true)
 	store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
 	there := by.newLimiter(t, store.inner, w, sameClock)
-	require.True(t, takeMany(repayBy(at("12:00:04")), l, []counters.Request{request(at("12:00:04"), 1, 20)})[0].Allowed)
+	require.True(t, limitertest.TakeMany(repayBy(at("12:00:04")), l, []counters.Request{request(at("12:00:04"), 1, 20)})[0].Allowed)
 	owe(t, l, limitertest.ErrUnsent, request(at("12:00:01"), 3, 20), request(at("12:00:04.1"), 2, 20))
 	require.Equal(t, int64(18), take(t, there, at("12:00:04.2"), 1, 20).Remaining)
 	lost := key(w, at("12:00:04"))
 	require.NoError(t, store.inner.Delete(t.Context(), []string{lost}))
 	now := at("12:00:04.3")
 	store.inner.additions = nil
-	taken := takeAll(repayBy(now), l, []counters.Request{request(now, 1, 20)})
+	taken := limitertest.TakeAll(repayBy(now), l, []counters.Request{request(now, 1, 20)})
 	require.NoError(t, taken[0].Err)
 	assert.Equal(t, int64(13), taken[0].Remaining, "nobody who knows of the other's asks")
 	assert.Equal(t, 2, store.inner.told(), "of the loss, and of what is repaid")
 	now = at("12:00:05.3")
 	assert.Equal(t, int64(12), take(t, there, now, 1, 20).Remaining)
 	store.exchanges = nil
-	assert.Equal(t, int64(11), takeMany(repayBy(now), l, []counters.Request{request(now, 1, 20)})[0].Remaining)
+	assert.Equal(t, int64(11), limitertest.TakeMany(repayBy(now), l, []counters.Request{request(now, 1, 20)})[0].Remaining)
 	assert.Len(t, store.exchanges, 1, "nothing is owed")
 }
 
@@ -290,7 +290,7 @@ func TestManyRepayWhatFailsLater(t *testing.T) {
 			t.Run(fmt.Sprint(name, ": ", failure), func(t *testing.T) {
 				t.Parallel()
 				store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
-				require.True(t, takeMany(repayBy(current), l, []counters.Request{request(current, 1, 20)})[0].Allowed)
+				require.True(t, limitertest.TakeMany(repayBy(current), l, []counters.Request{request(current, 1, 20)})[0].Allowed)
 				owe(t, l, limitertest.ErrUnsent, request(old, 3, 20), request(current, 2, 20))
 				store.fault = func(operation, key string) error {
 					if !fails(operation, key) {
@@ -311,7 +311,7 @@ func TestManyRepayWhatFailsLater(t *testing.T) {
 				store.exchanges = nil
 				now := at("12:00:04.5")
 				asked := request(now, 1, 20)
-				taken := takeMany(repayBy(now), l, []counters.Request{asked})
+				taken := limitertest.TakeMany(repayBy(now), l, []counters.Request{asked})
 				if errors.Is(failure, counters.ErrNotAdded) {
 					require.Equal(t, counters.Taken{}, taken[0], "it is left to Take")
 				} else {
@@ -331,13 +331,13 @@ func TestManyRepayWhatFailsLater(t *testing.T) {
 					}
 				}
 				now = at("12:00:04.6")
-				taken = takeMany(repayBy(now), l, []counters.Request{request(now, 1, 20)})
+				taken = limitertest.TakeMany(repayBy(now), l, []counters.Request{request(now, 1, 20)})
 				require.NoError(t, taken[0].Err)
 				assert.EqualValues(t, 20-7-2*others, taken[0].Remaining)
 				assert.EqualValues(t, 3+others, used(t, store.inner, w, old))
 				assert.EqualValues(t, 4+others, used(t, store.inner, w, current))
 				store.exchanges = nil
-				takeMany(repayBy(now), l, []counters.Request{request(now, 1, 20)})
+				limitertest.TakeMany(repayBy(now), l, []counters.Request{request(now, 1, 20)})
 				assert.Len(t, store.exchanges, 1, "nothing is owed")
 			})
 		}
@@ -354,11 +354,11 @@ func TestALossWhileManyRepayTakesNoDebtAlong(t *testing.T) {
 				t.Parallel()
 				store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
 				first := at("12:00:01")
-				require.True(t, takeMany(repayBy(first), l, []counters.Request{request(first, 1, 20)})[0].Allowed)
+				require.True(t, limitertest.TakeMany(repayBy(first), l, []counters.Request{request(first, 1, 20)})[0].Allowed)
 				before := []counters.Request{request(first, 3, 20), request(at("12:00:04"), 2, 20)}
 				store.fault = func(string, string) error { return outage }
 				for _, r := range before { // the store is asked, so that it is known what it had
-					taken := takeMany(repayBy(r.Now), l, []counters.Request{r})
+					taken := limitertest.TakeMany(repayBy(r.Now), l, []counters.Request{r})
 					require.Error(t, taken[0].Err)
 					owe(t, l, taken[0].Err, r)
 				}
@@ -370,7 +370,7 @@ func TestALossWhileManyRepayTakesNoDebtAlong(t *testing.T) {
 					}
 				}
 				now := at("12:00:04.6")
-				taken := takeAll(repayBy(now), l, []counters.Request{request(now, 1, 20)})
+				taken := limitertest.TakeAll(repayBy(now), l, []counters.Request{request(now, 1, 20)})
 				require.NoError(t, taken[0].Err)
 				assert.EqualValues(t, 20-7, taken[0].Remaining)
 				assert.EqualValues(t, 4, used(t, store.inner, w, first))
@@ -391,7 +391,7 @@ func TestAPanicWhileManyRepay(t *testing.T) {
 				t.Parallel()
 				store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
 				first, now := at("12:00:01"), at("12:00:01.5")
-				require.True(t, takeMany(repayBy(first), l, []counters.Request{request(first, 1, 20)})[0].Allowed)
+				require.True(t, limitertest.TakeMany(repayBy(first), l, []counters.Request{request(first, 1, 20)})[0].Allowed)
 				owe(t, l, limitertest.ErrUnsent, request(first, 3, 20))
 				store.exchanges = nil
 				counted := int64(0)
@@ -405,9 +405,9 @@ func TestAPanicWhileManyRepay(t *testing.T) {
 						panic("a bug")
 					}
 				}
-				assert.PanicsWithValue(t, "a bug", func() { takeMany(repayBy(now), l, []counters.Request{request(now, 1, 20)}) })
+				assert.PanicsWithValue(t, "a bug", func() { limitertest.TakeMany(repayBy(now), l, []counters.Request{request(now, 1, 20)}) })
 				store.ask = nil
-				taken := takeAll(repayBy(now), l, []counters.Request{request(now, 1, 20)})
+				taken := limitertest.TakeAll(repayBy(now), l, []counters.Request{request(now, 1, 20)})
 				require.NoError(t, taken[0].Err)
 				assert.EqualValues(t, 20-5-counted, taken[0].Remaining)
 				assert.EqualValues(t, 5+counted, used(t, store.inner, w, first))
@@ -440,7 +440,7 @@ func (by way) TestManyAreGivenBackTogether(t *testing.T) {
 			inTurn, alone := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
 			now := at(moment)
 			asked := requests(clients, now, limit)
-			takeMany(repayBy(now), l, asked)
+			limitertest.TakeMany(repayBy(now), l, asked)
 			for _, r := range asked {
 				_, err := alone.Take(repayBy(now), r)
 				require.NoError(t, err)
@@ -449,7 +449,7 @@ func (by way) TestManyAreGivenBackTogether(t *testing.T) {
 			by.fill(t, inTurn, w, asked, limit-1)
 			store.sizes, store.inner.additions, inTurn.inner.additions = nil, nil, nil
 			end := now.Add(20 * time.Millisecond)
-			for i, taken := range takeMany(repayBy(end), l, asked) {
+			for i, taken := range limitertest.TakeMany(repayBy(end), l, asked) {
 				want, err := alone.Take(repayBy(end), asked[i])
 				require.NoError(t, err)
 				require.False(t, want.Allowed)
@@ -478,22 +478,22 @@ func (by way) TestManyAreHeldUntilTheyAreGivenBack(t *testing.T) {
 	w := newWindow(t, time.Minute, 10, false)
 	store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
 	asked := requests(1, at("12:00:01"), 5)
-	takeMany(t.Context(), l, asked)
+	limitertest.TakeMany(t.Context(), l, asked)
 	by.fill(t, store, w, asked, 4)
 	asks := 0
 	store.ask = func([]counters.Addition) {
 		asks++
 		store.ask = func([]counters.Addition) {
 			asks++
-			assert.Equal(t, counters.Taken{}, takeMany(t.Context(), l, asked)[0])
+			assert.Equal(t, counters.Taken{}, limitertest.TakeMany(t.Context(), l, asked)[0])
 		}
 	}
-	taken := takeMany(t.Context(), l, asked)
+	taken := limitertest.TakeMany(t.Context(), l, asked)
 	require.True(t, taken[0].Done)
 	assert.False(t, taken[0].Allowed)
 	assert.Equal(t, 2, asks)
 	store.ask = nil
-	assert.True(t, takeMany(t.Context(), l, asked)[0].Done)
+	assert.True(t, limitertest.TakeMany(t.Context(), l, asked)[0].Done)
 }
 
 // However giving back fails, it is done once, or it is known that it may not have
@@ -509,13 +509,13 @@ func (by way) TestManyAreGivenBackLater(t *testing.T) {
 				store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock, RefundFailed: func() { failed++ }})
 				now := at("12:00:01")
 				asked := []counters.Request{request(now, 1, 5)}
-				takeMany(t.Context(), l, asked)
+				limitertest.TakeMany(t.Context(), l, asked)
 				by.fill(t, store, w, asked, 4)
 				store.inner.subtracts = func() error {
 					store.inner.subtracts = nil
 					return failure
 				}
-				taken := takeMany(t.Context(), l, asked)
+				taken := limitertest.TakeMany(t.Context(), l, asked)
 				require.True(t, taken[0].Done)
 				require.NoError(t, taken[0].Err)
 				require.False(t, taken[0].Allowed)
@@ -546,7 +546,7 @@ func TestWhatIsRefundedSoon(t *testing.T) {
 				for i := range all {
 					all[i].Cost = 10
 				}
-				taken := takeMany(t.Context(), l, all)
+				taken := limitertest.TakeMany(t.Context(), l, all)
 				inUse := func() (n int64) {
 					for _, r := range all {
 						other, err := subwindow.New(store.inner, w, counters.Options{Policy: "p", Limit: "l", ClockSkew: sameClock})

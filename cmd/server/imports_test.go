@@ -45,7 +45,7 @@ var folders = map[string]struct {
 	"counters/topk":               {},
 	"counters/reconcile":          {[]string{"counters"}, nil},
 	"counters/storetest":          {[]string{"counters"}, testLibraries},
-	"counters/limitertest":        {[]string{"counters"}, testLibraries},
+	"counters/limitertest":        {[]string{"counters", "counters/memcachedtest"}, testLibraries},
 	"counters/memcachedtest":      {nil, testLibraries},
 	"counters/racetest":           {},
 	"counters/ledger":             {[]string{"counters", "counters/combiner", "counters/cache", "counters/reconcile"}, nil},
