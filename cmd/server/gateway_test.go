@@ -100,7 +100,7 @@ func TestWeirRunsAsGatewaysStartIt(t *testing.T) {
 		for _, s := range cfg.envoyFlags {
 			args = append(args, s.String())
 		}
-		r := startProgram(t, args...)
+		r := startProgram(t, append(args, "-store-timeout", "5s")...)
 		assert.Equal(t, "envoy-ratelimit", ads.Next(t).GetNode().GetId(), name)
 		r.requireReady(t, false)
 
