@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math"
 	"time"
 
 	"weir/counters"
@@ -148,11 +147,8 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 	if err != nil {
 		return err
 	}
-	l.Change(client, func(a *account[S]) {
-		f.wrote(state, &next, &a.last)
-		a.othersDue, a.flights = 0, nil
-		a.drop(math.MaxInt64)
-	})
+	l.Forget(client) // who is asked by the account that it had is as another process
+	l.Change(client, func(a *account[S]) { f.wrote(state, &next, &a.last) })
 	return nil
 }
 

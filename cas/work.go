@@ -35,7 +35,6 @@ type work[S any] struct {
 	// Of the attempt under way.
 	next    transition[S]
 	asks    counters.Replacement // of the store, but for its Key
-	reset   int64                // when the client was last reset before it, as far as is known
 	flight  *flight[S]
 	escaped bool // a caller or the store may refer to the flight
 
@@ -84,7 +83,7 @@ func (w *work[S]) Next() ledger.Step {
 		w.wait = 0
 	}
 	for {
-		w.asks, w.swapped, w.reset = counters.Replacement{Size: w.a.last.size}, false, w.a.last.origin.reset
+		w.asks, w.swapped = counters.Replacement{Size: w.a.last.size}, false
 		tells, peeks := w.gather()
 		if len(w.calls) == 0 || tells == len(w.calls) && !w.a.owes() {
 			w.answer(nil)
@@ -401,10 +400,7 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	if f != nil && !w.swapped {
 		w.a.undone(&w.rules, f)
 	}
-	switch {
-	case w.a.last.origin.reset > w.reset: // by this process: what was found, or written, may be from before it
-		return time.Now()
-	case w.swapped:
+	if w.swapped {
 		return w.afterSwap(f)
 	}
 	return w.afterRead()

@@ -34,7 +34,6 @@ func (w *work) Next() ledger.Step {
 	w.reach() // others may have gone on meanwhile
 	a.forget(w.window, w.now, w.options.Telling())
 	a.absorb()
-	w.generation = a.generation
 	w.dues, w.floors, w.additions = w.dues[:0], w.floors[:0], w.additions[:0]
 	for {
 		if w.counted && !a.doubtful && !w.repairs {
@@ -71,20 +70,19 @@ func (w *work) Next() ledger.Step {
 func (w *work) Finish() (more bool, flown []ledger.Flown) {
 	a := w.a
 	w.reach()
-	anew := resetAt(a.generation) != resetAt(w.generation) // this process has reset the client meanwhile
 	var err error
 	if w.step != stepTell {
 		err = w.added[0].Err
-	} else if !anew {
+	} else {
 		err = w.duesTold()
 	}
 	switch {
 	case err != nil || w.step == stepTell:
 	case w.step == stepCount:
-		w.tally(w.added[0].Count, anew)
+		w.tally(w.added[0].Count)
 	case w.step == stepRepair:
 		w.repaired(w.added[0].Count)
-	case !anew:
+	default:
 		w.verify()
 		for _, d := range w.dues {
 			if i := slices.Index(w.buckets, d.bucket); i >= 0 {
@@ -95,7 +93,6 @@ func (w *work) Finish() (more bool, flown []ledger.Flown) {
 			w.fillSlots()
 		}
 	}
-	a.doubtful = a.doubtful || anew
 	switch {
 	case err == nil && w.steps < mostSteps:
 		a.answered(w.now + int64(w.options.Telling()))

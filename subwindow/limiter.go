@@ -127,6 +127,7 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 		generation, err = raise()
 	}
 	if err == nil {
+		l.Forget(client) // who is asked by the account that it had is as another process
 		l.Change(client, func(a *account) { a.become(generation, f.options.ClockSkew) })
 	}
 	return err

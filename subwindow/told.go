@@ -8,21 +8,18 @@ import (
 	"weir/counters/ledger"
 )
 
-// tally notes that the store has counted the sum, and has n then, and what it has read: unless
-// this process has reset the client anew meanwhile, as that may be from before.
-func (w *work) tally(n int64, anew bool) {
+// tally notes that the store has counted the sum, and has n then, and what it has read.
+func (w *work) tally(n int64) {
 	a := w.a
 	a.flight = nil
 	w.counted = true
-	if s := a.at(w.bucket); anew || !w.verify() {
-		if !anew && w.see(w.bucket, n-w.sum, true, 0) > 0 { // a loss, or a reset
+	if s := a.at(w.bucket); !w.verify() {
+		if w.see(w.bucket, n-w.sum, true, 0) > 0 { // a loss, or a reset
 			a.doubtful = true
 		}
 		s.count, s.own = s.count+w.sum, s.own+w.sum
 	}
-	if !anew {
-		w.fillSlots()
-	}
+	w.fillSlots()
 }
 
 // see takes over what the store has in a slot besides what this process has counted,
@@ -107,10 +104,8 @@ func (w *work) repaired(generation int64) {
 	a := w.a
 	lost := w.lost
 	w.lost, w.repairs = nil, false
-	if resetAt(generation) > resetAt(w.generation) { // what was put back is from before a reset
-		if resetAt(generation) > resetAt(a.generation) {
-			a.become(generation, w.options.ClockSkew)
-		}
+	if resetAt(generation) > resetAt(a.generation) { // what was put back is from before a reset
+		a.become(generation, w.options.ClockSkew)
 		for _, l := range lost {
 			// If there is more, others have counted since, and nothing may have been put back.
 			if i := slices.Index(w.buckets, l.bucket); i >= 0 && w.read[i] <= l.known {

@@ -37,7 +37,6 @@ type work struct {
 	text       []byte // of the keys, with a space behind each
 	buckets    []int64
 	read       []int64 // what was read
-	generation int64   // of the account, when Next decided
 	lost       []loss  // by the store, as far as it is known since all was read
 	repairs    bool    // these, or the generation, have to be put back
 	reseeds    int     // how many slots are being put back
