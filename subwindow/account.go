@@ -26,10 +26,9 @@ type slot struct {
 // after admissions without it, negative for what is to be given back.
 type due struct {
 	bucket, cost int64
-	// more is what others are thought to have admitted beside it. until is when that isn't
-	// expected of them any more, in Unix nanoseconds; 0 before the store answers. A due that
-	// costs 0 by now stays until then.
-	more, until int64
+	// more is what others are thought to have admitted beside it, and have still to tell. A due
+	// that costs 0 by now stays as long as that is expected of them.
+	more int64
 	// at is of the latest request in it, or of the earliest if it is to be given back: what was
 	// decided before a reset is taken from nobody. In Unix nanoseconds.
 	at int64
@@ -83,6 +82,7 @@ type account struct {
 type debts struct {
 	dues    []due     // in order of their slots
 	share   float64   // of all that is admitted, from when the first cost became due
+	until   int64     // when others aren't expected to tell more any more, in Unix nanoseconds; 0 before the store answers
 	flights []*flight // without an answer, until their outcome is known and taken over
 	room    [1]due    // of dues, mostly
 }
@@ -267,9 +267,9 @@ func (a *account) forget(w Window, now int64, telling time.Duration) {
 	if u == nil {
 		return
 	}
-	for i := range u.dues {
-		if d := &u.dues[i]; d.until > 0 && (now > d.until || d.until-now > 2*int64(telling)) { // or the clock was set back
-			d.more, d.until = 0, 0
+	if u.until > 0 && (now > u.until || u.until-now > 2*int64(telling)) { // or the clock was set back
+		for i := range u.dues {
+			u.dues[i].more = 0
 		}
 	}
 	u.dues = slices.DeleteFunc(u.dues, func(d due) bool {
@@ -302,26 +302,21 @@ func (a *account) standsFor(bucket, cost int64) (here, later int64) {
 
 // answered notes that the store has answered: the others are given until then to tell.
 func (a *account) answered(until int64) {
-	for i := range a.dues() {
-		if d := &a.owed.dues[i]; d.until == 0 && d.more > 0 {
-			d.until = until
-		}
+	if u := a.owed; u != nil && u.until == 0 {
+		u.until = until
 	}
 }
 
-// others returns what they are thought to have still to tell beside d.
-func (d *due) others(now int64) int64 {
-	if d.until > 0 && now > d.until {
-		return 0
-	}
-	return d.more
+// expects reports whether others may have still to tell something at now.
+func (a *account) expects(now int64) bool {
+	return a.owed != nil && (a.owed.until == 0 || now <= a.owed.until)
 }
 
 // telling returns the latest due beside which others may have still to tell what they have
 // admitted alone, nil if there is none, and the share that the process takes meanwhile.
 func (a *account) telling(now int64) (d *due, share float64) {
-	for i := len(a.dues()) - 1; i >= 0; i-- {
-		if d = &a.owed.dues[i]; d.others(now) > 0 {
+	for i := len(a.dues()) - 1; i >= 0 && a.expects(now); i-- {
+		if d = &a.owed.dues[i]; d.more > 0 {
 			return d, a.owed.share
 		}
 	}
@@ -333,7 +328,7 @@ func (a *account) telling(now int64) (d *due, share float64) {
 func (a *account) told(p place, use []int64) []int64 {
 	for _, d := range a.dues() {
 		if i := p.newest() - d.bucket; i >= 0 && i < int64(len(use)) {
-			use[i] = max(0, use[i]-d.others(p.now))
+			use[i] = max(0, use[i]-d.more)
 		}
 	}
 	return use
@@ -353,7 +348,7 @@ func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 	a.owe(bucket, cost, at)
 	if d := a.dueOf(bucket); d != nil { // what was charged stands for itself
 		all := d.more + ledger.StandsFor(cost, a.owed.share) - cost
-		d.more, d.until = max(d.more, min(all, ledger.StandsFor(d.cost, a.owed.share)-d.cost)), 0
+		d.more, a.owed.until = max(d.more, min(all, ledger.StandsFor(d.cost, a.owed.share)-d.cost)), 0
 	}
 }
 
@@ -363,7 +358,7 @@ func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 func (a *account) giveBack(bucket, cost, at int64) (tell bool) {
 	a.staleGeneration = true
 	tell = a.owe(bucket, -cost, at)
-	if d := a.dueOf(bucket); d != nil && d.until == 0 && d.more > 0 {
+	if d := a.dueOf(bucket); d != nil && a.owed.until == 0 && d.more > 0 {
 		beside := func(cost int64) int64 { return ledger.StandsFor(max(0, cost), a.owed.share) - max(0, cost) }
 		d.more = max(0, d.more-beside(d.cost+cost)+beside(d.cost))
 	}
@@ -390,8 +385,11 @@ func (a *account) believe(p place, to []int64) []int64 {
 			to[i] += n
 		}
 	}
+	expects := a.expects(p.now)
 	for _, d := range a.dues() {
-		add(d.bucket, d.cost+d.others(p.now))
+		if add(d.bucket, d.cost); expects {
+			add(d.bucket, d.more)
+		}
 	}
 	if f := a.flight; f != nil {
 		add(f.bucket, f.sum-f.alone)

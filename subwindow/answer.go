@@ -133,7 +133,7 @@ func (w *work) deny() {
 		r := &c.Request.Request
 		d := w.decision(w.use, w.place, r, false)
 		if telling != nil && w.fits(told, w.place, r) {
-			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), cmp.Or(time.Duration(max(0, telling.until-w.now)), w.options.Telling())
+			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), cmp.Or(time.Duration(max(0, w.a.owed.until-w.now)), w.options.Telling())
 		}
 		d.Local = !w.upToDate
 		c.Answer(d, nil)
