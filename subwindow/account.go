@@ -70,11 +70,10 @@ type account struct {
 	share           ledger.Share
 	flight          *flight // under way
 	owed            *debts
-	size            int32 // how many slots there are; 0 if nothing is known
-	doubtful        bool  // all has to be read before anything is counted
-	staleGeneration bool  // the generation has to be read before what is due is told
-	counted         bool  // by the process, since a reset: who only looks tells nothing of its share
-	untold          bool  // others have to be told that the past has changed
+	doubtful        bool // all has to be read before anything is counted
+	staleGeneration bool // the generation has to be read before what is due is told
+	counted         bool // by the process, since a reset: who only looks tells nothing of its share
+	untold          bool // others have to be told that the past has changed
 }
 
 // Debts are what the store is still to be told, or may have been. Most clients
@@ -159,17 +158,13 @@ func (a *account) dropBefore(generation int64, skew time.Duration) {
 	}
 }
 
-// reach moves the account on to the slots of a request at p: as many as are kept, or more for a
-// late one. It begins anew where nothing that is known matters any more, or the clock was set
+// reach moves the account on to the slots of a request at p, and drops those that aren't kept. It begins anew where nothing that is known matters any more, or the clock was set
 // back far.
 func (a *account) reach(p place, kept int) {
-	size, known, passed := int64(kept), int64(a.size), p.newest()-a.top
-	if passed == 0 && a.top-p.oldest < known {
-		return
-	}
+	size, passed := int64(kept), p.newest()-a.top
 	switch {
-	case known == 0, passed >= size, -passed >= 4*size: // or the clock has been set back
-		a.slots, known = a.slots[:0], size
+	case passed >= size, -passed >= 4*size: // or the clock has been set back
+		a.slots = a.slots[:0]
 		a.top, a.final, a.verified = p.newest(), math.MinInt64, 0
 	case passed > 0:
 		if n := min(int64(len(a.slots))+passed, size); len(a.slots) > 0 {
@@ -177,16 +172,15 @@ func (a *account) reach(p place, kept int) {
 			copy(a.slots[passed:], a.slots)
 			clear(a.slots[:passed])
 		}
-		a.top, known = p.newest(), size
+		a.top = p.newest()
 	}
-	known = max(known, a.top-p.oldest+1) // it is late
-	a.first, a.size = max(a.first, a.top-known+1), int32(known)
+	a.first = max(a.first, a.top-size+1)
 }
 
-// at returns a slot, or nil if nothing is known of it any more.
+// at returns a slot, or nil if it is newer than all that are known.
 func (a *account) at(bucket int64) *slot {
 	i := a.top - bucket
-	if i < 0 || i >= int64(a.size) {
+	if i < 0 {
 		return nil
 	}
 	if more := int(i) + 1 - len(a.slots); more > 0 {
@@ -260,7 +254,7 @@ func (a *account) toTell(d due) int64 {
 	return cost
 }
 
-// forget drops what is due of slots that have left every window at now, and what
+// forget drops what is due of slots that have left every window at now, or may be, and what
 // isn't expected of others any more: they are given telling.
 func (a *account) forget(w Window, now int64, telling time.Duration) {
 	u := a.owed
@@ -272,9 +266,9 @@ func (a *account) forget(w Window, now int64, telling time.Duration) {
 			u.dues[i].more = 0
 		}
 	}
-	u.dues = slices.DeleteFunc(u.dues, func(d due) bool {
-		return d.cost == 0 && d.more == 0 || w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0
-	})
+	over := func(bucket int64) bool { return w.ttl(time.Duration(now-bucket*int64(w.Width))) <= 0 }
+	u.dues = slices.DeleteFunc(u.dues, func(d due) bool { return d.cost == 0 && d.more == 0 || over(d.bucket) })
+	u.flights = slices.DeleteFunc(u.flights, func(f *flight) bool { return over(f.bucket) })
 	if len(u.dues) == 0 && len(u.flights) == 0 {
 		a.owed = nil
 	}

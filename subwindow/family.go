@@ -1,6 +1,7 @@
 package subwindow
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -20,10 +21,10 @@ type family struct {
 	book    *ledger.Book[account]
 }
 
-// name sees to it that a has the beginning of its keys.
+// name sees to it that a has the beginning of its keys. Of one that has none yet no slot was read.
 func (f *family) name(a *account, client string) {
 	if a.key == "" {
-		a.key = f.keys.Client(client)
+		a.key, a.final = f.keys.Client(client), math.MinInt64
 	}
 }
 
