@@ -141,9 +141,11 @@ func (a *account[S]) strike(d *debt) {
 type belief[S any] struct {
 	state S
 	share float64 // of the process
-	// alone is what it has admitted alone since then, and others what others have.
-	alone, others int64
+	alone int64   // what it has admitted alone since then
 }
+
+// others returns what others are thought to have admitted since then.
+func (b *belief[S]) others() int64 { return ledger.StandsFor(b.alone, b.share) - b.alone }
 
 // add adds d, which may be older than what else is due: clocks are read before the
 // client is locked.
@@ -151,9 +153,9 @@ func (b *belief[S]) add(l *rules[S], d *debt) {
 	if b.state = l.tell(b.state, d); !d.standsForMore() {
 		return
 	}
+	before := b.others()
 	b.alone += d.cost
-	if more := ledger.StandsFor(b.alone, b.share) - b.alone - b.others; more > 0 {
-		b.others += more
+	if more := b.others() - before; more > 0 {
 		b.state = l.fill(b.state, d.request(), more)
 	}
 }
@@ -243,10 +245,10 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 	a.belief = nil
 	switch {
 	case cost == 0: // the client was reset
-	case d.there:
+	case d.outcome == ledger.Done:
 		a.owe(l, d.giveBack(cost))
 		return true
-	case d.unknown:
+	case d.outcome == ledger.Unknown:
 		l.cfg.RefundFailed()
 	case d.cost == 0:
 		a.strike(d)
@@ -372,7 +374,7 @@ func (a *account[S]) landed(l *rules[S], f *flight[S]) {
 func (a *account[S]) did(l *rules[S], f *flight[S]) {
 	for _, t := range f.told {
 		d := t.debt
-		d.there = true
+		d.outcome = ledger.Done
 		if d.generation != f.generation && !l.cfg.frees { // it is refunded as if nothing had been in the bucket before it
 			d.generation, d.remaining, d.position = f.generation, counters.MaxLimit, 0
 		}
@@ -392,7 +394,7 @@ func (a *account[S]) undone(l *rules[S], f *flight[S]) {
 	reset := a.last.origin.reset
 	for _, t := range f.told {
 		d := t.debt
-		if d.flights--; d.flights > 0 || d.cost == 0 || d.there {
+		if d.flights--; d.flights > 0 || d.cost == 0 || d.outcome == ledger.Done {
 			continue
 		}
 		if d.overByReset(reset + int64(l.cfg.ClockSkew)) {
@@ -472,7 +474,7 @@ func (f *flight[S]) unlike(l *rules[S], before, seen S) bool {
 // forget notes that nobody will know what has become of the flight.
 func (f *flight[S]) forget(l *rules[S]) {
 	for _, t := range f.told {
-		if t.debt.unknown = true; t.cost > t.debt.cost && t.debt.kind == admitted || t.debt.kind == back {
+		if t.debt.outcome = max(t.debt.outcome, ledger.Unknown); t.cost > t.debt.cost && t.debt.kind == admitted || t.debt.kind == back {
 			l.cfg.RefundFailed()
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"weir/counters"
+	"weir/counters/ledger"
 )
 
 // A debt is a request that the store has to be told of, or may have been: one that was
@@ -17,12 +18,11 @@ type debt struct {
 	// Of the decision, or of the state that has consumed it. What is left of the limit
 	// is as of cost.
 	remaining, generation, position int64
-	part                            int64 // that remained besides, of a bucket, in its own units; 0 if that isn't known
-	flights                         int   // that may have it done
-	there                           bool  // it was done
-	unknown                         bool  // nobody will know whether it was
-	old                             bool  // the store has answered since it was admitted: it stands for itself alone
-	into                            *debt // that it is part of now, or nil
+	part                            int64          // that remained besides, of a bucket, in its own units; 0 if that isn't known
+	flights                         int            // that may have it done
+	outcome                         ledger.Outcome // Done once it was, Unknown if nobody will know whether it was
+	old                             bool           // the store has answered since it was admitted: it stands for itself alone
+	into                            *debt          // that it is part of now, or nil
 }
 
 type debtKind uint8

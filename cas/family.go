@@ -112,7 +112,7 @@ func (f *family[S]) debtAlone(after S, d counters.Decision, r *counters.Request,
 // thought to have admitted, by a process with such a share.
 func (f *family[S]) besideOthers(a *account[S], share float64, r *counters.Request, d *counters.Decision) {
 	b := a.believe(&f.rules, share)
-	if !d.Allowed || b.others == 0 {
+	if !d.Allowed || b.others() == 0 {
 		return
 	}
 	left := f.peek(a.underWay(&f.rules, f.clone(b.state)), *r)

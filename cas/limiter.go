@@ -76,7 +76,7 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], err error, 
 		NewWork:  func() ledger.Work[account[S]] { return &work[S]{family: &l.family} },
 		Options:  &l.family.cfg.Options,
 		Clients:  max(fewestClients, options.Clients),
-		Timeouts: 1,
+		Timeouts: 1, // checks wait behind it
 	})
 	return nil
 }

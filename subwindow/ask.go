@@ -18,13 +18,13 @@ func (w *work) look() ledger.Step {
 	w.step, w.dues = stepLook, append(w.dues, a.dues()...)
 	switch all := a.doubtful || slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind == ledger.Peeks }); {
 	case a.owes() && a.staleGeneration && !a.doubtful:
-		w.step, w.all, w.verifies, w.buckets = stepVerify, false, true, w.buckets[:0]
+		w.step, w.all, w.buckets = stepVerify, false, w.buckets[:0]
 		for _, d := range w.dues {
 			if d.cost < 0 {
 				w.buckets = append(w.buckets, d.bucket)
 			}
 		}
-		w.nameKeys()
+		w.nameKeys(true)
 	default:
 		w.lost, w.repairs = w.lost[:0], w.repairs && !all
 		w.reads(all, all || !a.fresh(w.now), true)
@@ -36,7 +36,7 @@ func (w *work) look() ledger.Step {
 // reads makes keys those of what has to be read.
 func (w *work) reads(all, generation, current bool) {
 	a := w.a
-	w.verifies, w.buckets = generation, w.buckets[:0]
+	w.buckets = w.buckets[:0]
 	for bucket := w.newest(); bucket >= w.oldest; bucket-- {
 		if !all && bucket < w.bucket && a.isFinal(bucket) {
 			bucket = a.first // the final ones are skipped
@@ -63,15 +63,15 @@ func (w *work) reads(all, generation, current bool) {
 			}
 		}
 	}
-	w.nameKeys()
+	w.nameKeys(generation)
 }
 
-// nameKeys makes keys those of the generation, if it is verified, and of buckets: in that order,
+// nameKeys makes keys those of the generation, if it is to be verified, and of buckets: in that order,
 // so that counts from before a reset are never taken for those after it.
-func (w *work) nameKeys() {
+func (w *work) nameKeys(generation bool) {
 	prefix := w.a.prefix()
 	w.keys, w.text = w.keys[:0], w.text[:0]
-	if w.verifies {
+	if generation {
 		w.text = append(counters.AppendGenerationKey(w.text, prefix), ' ')
 	}
 	for _, bucket := range w.buckets {
@@ -135,13 +135,8 @@ func (w *work) mayBeFinal(bucket int64) bool {
 func (w *work) repair() ledger.Step {
 	a := w.a
 	w.step = stepRepair
-	w.reseeds = len(w.lost)
 	for _, l := range w.lost {
-		ttl := w.window.ttl(w.open(l.bucket))
-		if w.counted && l.bucket == w.bucket && l.known == w.sum { // it is just what this work has counted
-			w.reseeds--
-		}
-		if ttl > 0 && l.known > 0 {
+		if ttl := w.window.ttl(w.open(l.bucket)); ttl > 0 && l.known > 0 {
 			w.floors = append(w.floors, counters.Floor{Key: counters.CounterKey(a.prefix(), l.bucket), Count: l.known, TTL: ttl})
 		}
 	}

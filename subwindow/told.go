@@ -32,11 +32,14 @@ func (w *work) see(bucket, value int64, lasting bool, own int64) (missing int64)
 	return missing
 }
 
+// verifies reports whether the generation was read.
+func (w *work) verifies() bool { return len(w.read) > len(w.buckets) }
+
 // verify takes over the generation that was read, if it was, and reports whether the
 // client was reset. Any other change has all be read.
 func (w *work) verify() (reset bool) {
 	a := w.a
-	if !w.verifies {
+	if !w.verifies() {
 		return false
 	}
 	a.staleGeneration = false
@@ -64,10 +67,7 @@ func (w *work) verify() (reset bool) {
 
 // fillSlots takes over what was read of the slots.
 func (w *work) fillSlots() {
-	a, read := w.a, w.read
-	if w.verifies {
-		read = read[1:]
-	}
+	a, read := w.a, w.read[len(w.read)-len(w.buckets):]
 	if w.all { // what was read is all there is
 		a.doubtful = false
 	}
@@ -87,7 +87,7 @@ func (w *work) fillSlots() {
 	if a.doubtful {
 		return
 	}
-	if w.verifies || w.step == stepRepair || w.window.fixed() {
+	if w.verifies() || w.step == stepRepair || w.window.fixed() {
 		a.verified = w.now
 	}
 	final := (w.now-int64(w.window.Horizon))/int64(w.window.Width) - 1
@@ -115,8 +115,9 @@ func (w *work) repaired(generation int64) {
 		a.doubtful = true
 		return
 	}
-	if w.reseeds > 0 {
-		w.options.Reseeded(w.reseeds)
+	own := func(l loss) bool { return w.counted && l.bucket == w.bucket && l.known == w.sum } // just what this work has counted
+	if lost = slices.DeleteFunc(lost, own); len(lost) > 0 {
+		w.options.Reseeded(len(lost))
 	}
 	a.generation, a.untold = generation, false
 	w.fillSlots()

@@ -32,14 +32,12 @@ type work struct {
 	spare      *flight // that nobody else has seen
 	step       step
 	all        bool // final slots are read too
-	verifies   bool // the first key to be read is the generation's
 	keys       []string
 	text       []byte // of the keys, with a space behind each
 	buckets    []int64
-	read       []int64 // what was read
+	read       []int64 // what was read of keys: the generation, if it is verified, and buckets
 	lost       []loss  // by the store, as far as it is known since all was read
 	repairs    bool    // these, or the generation, have to be put back
-	reseeds    int     // how many slots are being put back
 	floors     []counters.Floor
 	additions  []counters.Addition // with dues, those of the slots, and then perhaps what tells others
 	dues       []due               // that are told, or were due when the store was asked

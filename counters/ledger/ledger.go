@@ -209,8 +209,8 @@ func (b *Book[A]) TakeLocal(r counters.Request, err error) (counters.Decision, e
 	defer c.mu.Unlock()
 	d := b.config.Family.Alone(&c.Account, r, flight)
 	d.Local, d.Receipt.Client = true, c
-	if (d.Allowed || b.config.Options.CountDenied) && b.config.Family.Owes(&c.Account) {
-		b.owing.Add(c, r)
+	if d.Allowed || b.config.Options.CountDenied {
+		b.note(c, r)
 	}
 	return d, nil
 }
@@ -325,8 +325,15 @@ func (b *Book[A]) tellDue(c *Record[A], r counters.Request) error {
 func (b *Book[A]) remind(c *Record[A], r counters.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	b.note(c, r)
+}
+
+// note has a client wait to be told of while anything is due. It is locked.
+func (b *Book[A]) note(c *Record[A], r counters.Request) {
 	if b.config.Family.Owes(&c.Account) {
 		b.owing.Add(c, r)
+	} else {
+		b.owing.Repaid(c)
 	}
 }
 
@@ -453,11 +460,7 @@ func (b *Book[A]) endWork(c *Record[A], w Work[A], batch *Batch[A], r *counters.
 		c.spent = c.spent || call.Request.Kind == Takes && call.Err == nil && call.Result.Remaining == 0
 	}
 	b.works.Put(w)
-	if b.config.Family.Owes(&c.Account) {
-		b.owing.Add(c, *r)
-	} else {
-		b.owing.Repaid(c)
-	}
+	b.note(c, *r)
 }
 
 // Answered notes that the store has answered: what is due may be told.
