@@ -90,10 +90,10 @@ func (a *account[S]) tidy(l *rules[S]) {
 		return
 	}
 	lasts, newest := int64(l.lasts()), int64(math.MinInt64)
-	if p, leases := any(l.algorithm).(leasing); leases {
+	if l.leases != nil {
 		last := a.due[len(a.due)-1]
 		a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
-			again := d != last && d.renews != 0 && last.renews != 0 && d.cost <= last.cost && p.same(d.position, last.position)
+			again := d != last && d.renews != 0 && last.renews != 0 && d.cost <= last.cost && l.leases.same(d.position, last.position)
 			return d.kind == admitted && d.flights == 0 && (again || d.now <= last.now-lasts)
 		})
 		return
@@ -261,22 +261,15 @@ type draining interface {
 	left(d *debt, at int64) int64
 }
 
-// A leasing algorithm names its leases by times.
-type leasing interface {
-	// same reports whether two times are those of one lease.
-	same(a, b int64) bool
-}
-
 // releasedAlone drops what is due of the lease that r gives back by its receipt, which began
 // then, and reports whether the store can't know that lease.
 func (a *account[S]) releasedAlone(l *rules[S], r *counters.Request, at int64) (unknown bool) {
-	p, leases := any(l.algorithm).(leasing)
-	if !leases || at == counters.EarliestLeases {
+	if l.leases == nil || at == counters.EarliestLeases {
 		return false
 	}
 	a.belief = nil
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
-		untold := d.kind == admitted && d.flights == 0 && d.cost <= r.Cost && p.same(d.position, at)
+		untold := d.kind == admitted && d.flights == 0 && d.cost <= r.Cost && l.leases.same(d.position, at)
 		unknown = unknown || untold && d.renews == 0
 		return untold
 	})
@@ -306,10 +299,7 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 		a.drop(a.last.origin.reset + int64(l.cfg.ClockSkew))
 	}
 	if anew || before.token.version != 0 && seen.token.version == 0 { // what flights were to replace is gone, and what they may have written
-		for _, f := range a.flights {
-			a.undone(l, f)
-		}
-		a.flights = nil
+		a.noneDone(l)
 	}
 	if seen.token.version == 0 || before.token == seen.token { // nobody has written
 		if len(a.due) > 0 { // and what was decided alone came on top of that
@@ -360,14 +350,12 @@ func (a *account[S]) learn(l *rules[S], f *flight[S], o ledger.Outcome) {
 	}
 }
 
-// landed notes that the store has done the flight that was under way, and so none
-// of those before it.
-func (a *account[S]) landed(l *rules[S], f *flight[S]) {
-	for _, flown := range a.flights {
-		a.undone(l, flown)
+// noneDone notes that no flight without an answer was done.
+func (a *account[S]) noneDone(l *rules[S]) {
+	for _, f := range a.flights {
+		a.undone(l, f)
 	}
 	a.flights = nil
-	a.did(l, f)
 }
 
 // did notes that a flight was done. What was refused of it is given back.
@@ -375,7 +363,7 @@ func (a *account[S]) did(l *rules[S], f *flight[S]) {
 	for _, t := range f.told {
 		d := t.debt
 		d.outcome = ledger.Done
-		if d.generation != f.generation && !l.cfg.frees { // it is refunded as if nothing had been in the bucket before it
+		if d.generation != f.generation && l.leases == nil { // it is refunded as if nothing had been in the bucket before it
 			d.generation, d.remaining, d.position = f.generation, counters.MaxLimit, 0
 		}
 		a.strike(d)

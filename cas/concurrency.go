@@ -43,7 +43,6 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 		err = fmt.Errorf("limit %d of what is under way at once must be from 1 to %d", limit, MaxPlaces)
 	}
 	cfg.CountDenied = false // a denial holds nothing
-	cfg.frees = true
 	l := new(Concurrency)
 	a := places{log{window: lease + grid + options.ClockSkew}}
 	return made(l, l.init(store, a, err, "concurrency", logEntryBytes*limit, cfg))

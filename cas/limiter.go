@@ -64,9 +64,10 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], err error, 
 	}
 	cfg.Options = options
 	l.family = family[S]{
-		rules: rules[S]{a, cfg}, store: store, book: &l.Book,
+		rules: rules[S]{algorithm: a, cfg: cfg}, store: store, book: &l.Book,
 		keys: counters.StateNamespace(options.KeyPrefix, options.Policy, options.Limit, name),
 	}
+	l.family.leases, _ = any(a).(leasing)
 	l.Key = func(_ *account[S], client string) string { return l.family.keys.StateKey(client) }
 	if _, many := store.(counters.ManyStateStore); many {
 		l.Ask = l.family.together

@@ -28,14 +28,13 @@ type Config struct {
 	// request that it is taken as of then, if it isn't nil: with how far. It must not
 	// call the limiter.
 	Ahead func(by time.Duration)
-
-	frees bool // what is in use may be less at any moment: no denial is remembered
 }
 
 // Rules are an algorithm, and what a limit's options make of it.
 type rules[S any] struct {
 	algorithm[S]
-	cfg Config
+	cfg    Config
+	leases leasing // the algorithm's, of which some may end at any moment: no denial is remembered; or nil
 }
 
 // heal returns a state as of now if it was written, or is to be, by a clock that was
@@ -159,7 +158,7 @@ func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot
 		ttl = counters.TTL(max(l.ttl(seen.decoded, *next.latest), seen.origin.left(next.latest.Now)), l.cfg.Horizon())
 	}
 	seen.expires = momentOf(read.Add(ttl))
-	if l.cfg.frees {
+	if l.leases != nil {
 		seen.at = math.MaxInt64
 	}
 	return read

@@ -269,7 +269,7 @@ func (w *work[S]) tellNext() {
 	next := &w.next
 	generation, at := w.began(next.to)
 	for _, d := range w.a.due {
-		if d.kind == back && generation != 0 && (d.generation == generation || w.cfg.frees) {
+		if d.kind == back && generation != 0 && (d.generation == generation || w.leases != nil) {
 			next.origin = next.origin.markAt(at, w.marked(w.ttl(next.to, d.request())))
 		}
 	}
@@ -432,7 +432,8 @@ func (w *work[S]) afterSwap(f *flight[S]) (read time.Time) {
 		own := l.since(before, next.to, *next.latest)
 		w.book.Note(&a.share, own, own)
 	}
-	a.landed(l, f)
+	a.noneDone(l) // as what they were to replace was there
+	a.did(l, f)
 	return read
 }
 
@@ -442,7 +443,7 @@ func (w *work[S]) afterRead() (read time.Time) {
 	var seen snapshot[S]
 	read = l.see(w.now, next, &seen)
 	present, _ := w.began(seen.decoded)
-	if generation, _ := w.began(a.last.decoded); generation != present && len(a.flights) == 0 && !w.cfg.frees {
+	if generation, _ := w.began(a.last.decoded); generation != present && len(a.flights) == 0 && w.leases == nil {
 		a.last.decoded = a.forgo(l, l.clone(a.last.decoded), generation)
 	}
 	l.restore(&seen, &a.last, *next.latest)
