@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"weir/counters"
 	"weir/counters/ledger"
@@ -123,8 +122,8 @@ func (f *family[S]) besideOthers(a *account[S], share float64, r *counters.Reque
 }
 
 // Leave implements ledger.Family: it answers if others have held the process up.
-func (f *family[S]) Leave(a *account[S], r counters.Request, deadline time.Time, err error) (d counters.Decision, answered bool) {
-	if deadline.IsZero() || !errors.Is(err, context.DeadlineExceeded) || !a.pace.contended(deadline, f.cfg.StoreTimeout) {
+func (f *family[S]) Leave(a *account[S], r counters.Request, err error) (d counters.Decision, answered bool) {
+	if !errors.Is(err, context.DeadlineExceeded) || !a.pace.contended(f.cfg.StoreTimeout) {
 		return d, false
 	}
 	return f.contend(a.last.decoded, &r), true

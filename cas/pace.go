@@ -79,11 +79,9 @@ func (p *pace) untilTurn(deadline time.Time) time.Duration {
 	return max(0, min(time.Duration(p.turn-momentOf(now)), deadline.Sub(now)/2))
 }
 
-// contended reports whether others have held the process up during a wait that ended at
-// the deadline. If they haven't, the store has taken the time.
-func (p *pace) contended(deadline time.Time, timeout time.Duration) bool {
-	return p.heldUp.After(deadline.Add(-timeout))
-}
+// contended reports whether others have held the process up during a wait that has just
+// ended. If they haven't, the store has taken the time.
+func (p *pace) contended(timeout time.Duration) bool { return time.Since(p.heldUp) < timeout }
 
 // heldUpPart is the part of the store timeout that a process has to wait for its turn to
 // be held up by others.

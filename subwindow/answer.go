@@ -78,10 +78,8 @@ func (w *work) full() bool {
 // was left meanwhile, is given back.
 func (w *work) deal() {
 	a := w.a
-	s := a.at(w.bucket)
-	s.count -= w.sum
 	w.use = a.believe(w.place, w.use)
-	s.count, w.counted = s.count+w.sum, false
+	w.use[w.ahead], w.counted = max(0, w.use[w.ahead]-w.sum), false
 	others := w.pending[:0]
 	var back int64
 	for i, c := range w.pending {
@@ -103,7 +101,7 @@ func (w *work) deal() {
 		case !counted:
 			back += r.Cost
 		case r.Reserved: // from now on any process may give it back
-			s.own -= r.Cost
+			a.at(w.bucket).own -= r.Cost
 		}
 	}
 	w.pending = others

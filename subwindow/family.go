@@ -98,7 +98,7 @@ func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decisio
 }
 
 // Leave implements ledger.Family.
-func (f *family) Leave(*account, counters.Request, time.Time, error) (d counters.Decision, answered bool) {
+func (f *family) Leave(*account, counters.Request, error) (d counters.Decision, answered bool) {
 	return d, false
 }
 
@@ -132,9 +132,6 @@ func (f *family) Owes(a *account) bool { return a.owes() }
 // Learn implements ledger.Family.
 func (f *family) Learn(a *account, ref any, o ledger.Outcome) {
 	flown := ref.(*flight)
-	if flown.outcome != ledger.Pending {
-		return
-	}
 	awaited := a.awaits(flown)
 	switch flown.outcome = o; {
 	case !awaited: // it is from before a reset

@@ -286,7 +286,7 @@ func (m *Many[A]) queue(g *group[A]) {
 				more = append(more, taken(d, err))
 			})
 			if err != nil {
-				d, err = m.abandon(m.ctx, requests[0], d, err)
+				d, err = m.abandon(requests[0], d, err)
 			}
 			first := waiting[0]
 			waiting = waiting[1:]

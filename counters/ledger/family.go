@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"weir/counters"
 	"weir/counters/combiner"
@@ -52,9 +51,8 @@ type Family[A any] interface {
 	// Alone decides r without the store. What it admits is due. r was part of the
 	// flight, if that isn't nil.
 	Alone(a *A, r counters.Request, flight any) counters.Decision
-	// Leave may answer r all the same, the caller of which has given up with err, at the
-	// deadline or before.
-	Leave(a *A, r counters.Request, deadline time.Time, err error) (d counters.Decision, answered bool)
+	// Leave may answer r all the same, the caller of which has just given up with err.
+	Leave(a *A, r counters.Request, err error) (d counters.Decision, answered bool)
 	// Refund notes that r, which was admitted at its Now with the decision taken, is given
 	// back, and reports whether the store is to be told.
 	Refund(a *A, r counters.Request, taken counters.Decision) (tell bool)

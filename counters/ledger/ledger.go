@@ -107,7 +107,7 @@ func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decisi
 	q := Request[A]{Request: r, Record: c} // as ask does, without a hop
 	d, err := b.combiner.Do(ctx, r.Client, q, nil, nil)
 	if err != nil {
-		return b.abandon(ctx, q, d, err)
+		return b.abandon(q, d, err)
 	}
 	return d, nil
 }
@@ -145,24 +145,23 @@ func (b *Book[A]) ask(ctx context.Context, q Request[A]) (counters.Decision, err
 	defer cancel()
 	d, err := b.combiner.Do(ctx, q.Request.Client, q, nil, nil)
 	if err != nil {
-		return b.abandon(ctx, q, d, err)
+		return b.abandon(q, d, err)
 	}
 	return d, nil
 }
 
 // abandon returns what becomes of q, to which the combiner has returned d and err.
-func (b *Book[A]) abandon(ctx context.Context, q Request[A], d counters.Decision, err error) (counters.Decision, error) {
+func (b *Book[A]) abandon(q Request[A], d counters.Decision, err error) (counters.Decision, error) {
 	var left *combiner.LeftError[Request[A], counters.Decision]
 	if !errors.As(err, &left) && !errors.Is(err, combiner.ErrWithdrawn) {
 		return d, err
 	}
-	deadline, _ := ctx.Deadline()
 	q.Record.mu.Lock()
 	defer q.Record.mu.Unlock()
 	if left != nil {
 		err = Failed(err, left.Call.Request.Flight)
 	}
-	if d, answered := b.config.Family.Leave(&q.Record.Account, q.Request, deadline, err); answered && q.Kind != Tells {
+	if d, answered := b.config.Family.Leave(&q.Record.Account, q.Request, err); answered && q.Kind != Tells {
 		return d, nil
 	}
 	return d, err
