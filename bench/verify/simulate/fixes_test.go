@@ -167,7 +167,7 @@ var fixes = []fix{
 	{"settled slots aren't read when the past has changed", "reason", takeOut{"subwindow/told.go",
 		"	case generation != a.generation:\n		a.doubtful = true",
 		"	case generation != a.generation:\n		a.doubtful = a.doubtful || !BUG"}, nil},
-	{"who tells of a change doesn't see that of another", "settled", takeOut{"subwindow/told.go",
+	{"who tells of a change doesn't see that of another", "reset", takeOut{"subwindow/told.go",
 		"if told.Count-w.additions[n].Delta == a.generation {",
 		"if BUG || told.Count-w.additions[n].Delta == a.generation {"}, nil},
 
