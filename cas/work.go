@@ -94,8 +94,8 @@ func (w *work[S]) Next() ledger.Step {
 		}
 		w.decide(tells < len(w.calls), peeks+tells < len(w.calls))
 		switch {
-		case !w.next.changed: // read, if what was seen is old, or something remains that others may have taken
-			if w.heard() || peeks == 0 && w.a.last.fresh(w.next.latest.Now) && w.full() {
+		case !w.next.changed: // read, as others may have changed what was seen
+			if w.heard() {
 				w.answer(nil)
 				return ledger.Over
 			}
@@ -157,18 +157,6 @@ func (w *work[S]) awaitsTurn() bool {
 		w.turn = time.Now().Add(w.wait)
 	}
 	return w.wait > 0
-}
-
-// full reports whether nothing remains for any of the calls. If something does,
-// another instance may have taken it since, and then a denial would promise too
-// much.
-func (w *work[S]) full() bool {
-	for _, call := range w.calls {
-		if call.Request.Kind == ledger.Takes && call.Result.Remaining > 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // claim claims the calls that take, and reports whether all of their callers are
@@ -501,8 +489,6 @@ func (w *work[S]) answer(err error) {
 		case q.Kind == ledger.Peeks:
 			*d = w.peek(w.next.to, q.Request)
 			d.Receipt.Generation, _ = w.began(w.next.to)
-		default:
-			d.Local = !w.heard()
 		}
 		if !call.Answer(*d, failed) {
 			w.abandoned(call)

@@ -63,17 +63,6 @@ func (w *work) choose() int64 {
 	return w.sum
 }
 
-// full reports whether nothing remains for any of the pending calls.
-func (w *work) full() bool {
-	for _, c := range w.pending {
-		r := &c.Request
-		if r.Kind != ledger.Takes || w.window.Estimate(w.use, w.ahead, w.elapsedAt(&r.Request), r.Limit) < r.Limit {
-			return false
-		}
-	}
-	return true
-}
-
 // deal answers the chosen calls, whose costs are in the store. What was denied, or
 // was left meanwhile, is given back.
 func (w *work) deal() {
@@ -133,7 +122,6 @@ func (w *work) deny() {
 		if telling != nil && w.fits(told, w.place, r) {
 			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), cmp.Or(time.Duration(max(0, w.a.owed.until-w.now)), w.options.Telling())
 		}
-		d.Local = !w.upToDate
 		c.Answer(d, nil)
 	}
 	w.pending = w.pending[:0]

@@ -58,7 +58,7 @@ func (w *work) Next() ledger.Step {
 		case w.choose() > 0:
 			return w.count()
 		case len(w.pending) == 0: // they needed no counting
-		case w.upToDate || a.fresh(w.now) && w.full():
+		case w.upToDate:
 			w.deny()
 		default:
 			return w.look()

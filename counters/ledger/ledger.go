@@ -456,7 +456,7 @@ func (b *Book[A]) endWork(c *Record[A], w Work[A], batch *Batch[A], r *counters.
 	}
 	c.spent = false
 	for _, call := range batch.Calls() {
-		c.spent = c.spent || call.Request.Kind == Takes && call.Err == nil && call.Result.Remaining == 0
+		c.spent = c.spent || call.Request.Kind != Tells && call.Err == nil && call.Result.Remaining == 0
 	}
 	b.works.Put(w)
 	b.note(c, *r)
