@@ -103,6 +103,31 @@ func TestWhatWasUsedBeyondTheEstimateIsCharged(t *testing.T) {
 	})
 }
 
+// Of many that were under way at once, and have all used more than a bucket has, each is owed.
+func TestWhatManyHaveUsedBeyondTheLimitIsAllOwed(t *testing.T) {
+	t.Parallel()
+	for name, limit := range eachAlgorithm() {
+		if !drains(limit) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newService(newPolicy("llm", limit))
+			var receipts []string
+			for range 5 {
+				receipts = append(receipts, s.reserve(t, 1).Receipt)
+			}
+			for _, r := range receipts {
+				require.Equal(t, http.StatusOK, s.settleAt(t, r, 400).Code)
+			}
+			require.Equal(t, http.StatusOK, s.do(t, http.MethodPost, "/v1/charge", `{"policy":"llm","client":"team-a","cost":500}`).Code)
+			denied := s.check(t, `{"policy":"llm","client":"team-a"}`)
+			assert.False(t, denied.Allowed)
+			assert.InDelta(t, (5*400+500-99)*0.6, denied.RetryAfter, 0.01)
+		})
+	}
+}
+
 func TestACostOfNoneIsSettledToo(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, _ string, limit policy.Limit) {

@@ -234,7 +234,7 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 		var none S
 		used := l.tell(none, &given)
 		for _, later := range a.due[i+1:] {
-			if later.kind == admitted { // what hadn't left by then isn't in front of it any more
+			if later.consumes() { // what hadn't left by then isn't in front of it any more
 				r := later.request()
 				if less := l.peek(none, r).Remaining - l.peek(used, r).Remaining; less > 0 {
 					later.remaining, later.part = later.remaining+less, 0 // less may be a part too much

@@ -14,10 +14,10 @@ import (
 // A bucket is what token bucket and leaky bucket have in common: a level that
 // each admitted cost raises, that drains at a constant rate, the request's
 // limit per window. What is admitted never lifts it above the capacity. What is
-// charged without being admitted by it may: that is a debt, which drains first. It is at
-// most what drains in a window, or the largest cost in it if that is more: a client that
-// has asked in vain for long, or was admitted too often while the store was away, waits
-// no longer than for those.
+// consumed without being admitted by it may: that is a debt, which drains first. All that is
+// charged is in it. What else is in it is at most what drains in a window, or the largest
+// cost in it if that is more: a client that has asked in vain for long, or was admitted too
+// often while the store was away, waits no longer than for those.
 //
 // All arithmetic is exact: the level is kept in units of 1/window (in
 // nanoseconds), of which exactly limit drain in a nanosecond.
@@ -86,7 +86,7 @@ func (b *bucket) consume(level *bucketState, d *counters.Decision, now int64, r 
 		d.Receipt.Generation, d.Receipt.Position = level.generation, level.total
 	case b.countDenied:
 		changed = true
-		b.raise(level, r.Cost, 0, r.Limit)
+		b.raise(level, r.Cost, 0, r.Limit, denied)
 		level.total += r.Cost
 	}
 	b.decide(d, level, now, r, allowed)
@@ -131,11 +131,11 @@ func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
 	b.drain(&s, newest.now, newest.limit)
 	for _, d := range debts {
 		left := b.undrained(d, s.time, 0)
-		b.raise(&s, left.whole, left.part, d.limit)
+		b.raise(&s, left.whole, left.part, d.limit, d.kind)
 		s.total += d.cost
 		b.advance(&inTurn, d.now, d.limit)
 		left = b.undrained(d, inTurn.time, -counters.MaxLimit)
-		b.raise(&inTurn, left.whole, left.part, d.limit)
+		b.raise(&inTurn, left.whole, left.part, d.limit, d.kind)
 	}
 	if inTurn.exceeds(&s) {
 		inTurn.total = s.total
@@ -148,9 +148,11 @@ func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
 }
 
 // raise lifts the level by whole + part/window, be it above the capacity.
-func (b *bucket) raise(s *bucketState, whole, part, limit int64) {
-	capacity := b.capacity(limit)
-	most := min(capacity+max(s.debt, whole, limit), counters.MaxLimit)
+func (b *bucket) raise(s *bucketState, whole, part, limit int64, kind debtKind) {
+	capacity, most := b.capacity(limit), int64(counters.MaxLimit)
+	if kind != charged {
+		most = min(capacity+max(s.debt, whole, limit), most)
+	}
 	s.whole += whole
 	if s.part += part; s.part >= int64(s.window) {
 		s.whole, s.part = s.whole+1, s.part-int64(s.window)
@@ -168,8 +170,11 @@ func (b bucket) merge(before, d *debt) {
 		d.cost = max(d.cost, before.cost, min(d.cost+before.cost, d.limit))
 		return
 	}
-	left := b.undrained(before, d.now, 0)
-	d.cost = min(d.cost+left.ceil(), max(d.cost, b.capacity(d.limit)-d.remaining))
+	left, most := b.undrained(before, d.now, 0), int64(counters.MaxLimit)
+	if d.kind == admitted {
+		most = max(d.cost, b.capacity(d.limit)-d.remaining)
+	}
+	d.cost = min(d.cost+left.ceil(), most)
 }
 
 // left returns how much of d hasn't drained by a time, rounded down.

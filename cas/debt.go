@@ -8,7 +8,7 @@ import (
 )
 
 // A debt is a request that the store has to be told of, or may have been: one that was
-// admitted alone, is given back, or was part of an exchange without an answer. Receipts
+// admitted alone, is charged, is given back, or was part of an exchange without an answer. Receipts
 // refer to it.
 type debt struct {
 	kind       debtKind
@@ -29,6 +29,7 @@ type debtKind uint8
 
 const (
 	admitted debtKind = iota
+	charged           // whatever was left
 	denied            // and counted all the same
 	back              // is given back
 )
@@ -82,6 +83,9 @@ func (d *debt) standsForMore() bool { return d.kind == admitted && !d.old && d.r
 
 // lower takes so much off the cost: more of the limit remains then.
 func (d *debt) lower(cost int64) { d.cost, d.remaining = d.cost-cost, d.remaining+cost }
+
+// consumes reports whether d is consumed be there room or not.
+func (d *debt) consumes() bool { return d.kind == admitted || d.kind == charged }
 
 func (d *debt) mergesWith(next *debt) bool {
 	return d.kind != back && d.kind == next.kind && d.flights == 0 && next.flights == 0 && d.old == next.old && d.renews == 0 && next.renews == 0

@@ -242,3 +242,25 @@ func TestDebtsAreToldOfALogThatOthersHaveWritten(t *testing.T) {
 	}
 	assert.EqualValues(t, MaxLogLimit-202, take(a).Remaining)
 }
+
+// What is charged while the store is gone is owed in full when it is back, however often that
+// was, and not only as much as a client would wait for that has asked in vain.
+func TestAllThatIsChargedInAnOutageIsOwed(t *testing.T) {
+	t.Parallel()
+	p := limitertest.NewProcesses(t, 2, memory.New(nil), func(s limitertest.Store) (counters.Limiter, error) {
+		return NewTokenBucket(s, time.Minute, 0, testConfig(10))
+	})
+	r := counters.Request{Client: "c", Cost: 1, Limit: 60, Now: clock(t, "12:00:01.5")}
+	require.True(t, p.Take(0, r).Allowed)
+	p.Fail(limitertest.ErrUnsent)
+	r.Cost = 500
+	for range 3 * mostDebts {
+		require.Error(t, p.Limiters[0].Charge(unhurried, r))
+	}
+	p.Fail(nil)
+	r.Cost = 60
+	require.NoError(t, p.Limiters[0].Charge(unhurried, r)) // which has the store told of the rest, too
+	d, err := p.Limiters[1].Take(unhurried, r)
+	require.NoError(t, err)
+	assert.Equal(t, time.Duration(1+3*mostDebts*500+60)*time.Second, d.RetryAfter)
+}

@@ -137,7 +137,7 @@ func (f *family[S]) Refund(a *account[S], r counters.Request, taken counters.Dec
 // Charge implements ledger.Family.
 func (f *family[S]) Charge(a *account[S], r counters.Request) {
 	d := newDebt(r, counters.Decision{Allowed: true})
-	d.old = true // it stands for nothing else
+	d.kind = charged
 	a.owe(&f.rules, d)
 	a.tidy(&f.rules)
 }

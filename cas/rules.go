@@ -69,8 +69,8 @@ func (l *rules[S]) contend(s S, r *counters.Request) counters.Decision {
 // memory of s. What was admitted alone is consumed at its own time, be there room or not.
 func (l *rules[S]) tell(s S, debts ...*debt) S {
 	for len(debts) > 0 {
-		n := 0 // that were admitted, at the beginning
-		for n < len(debts) && debts[n].kind == admitted {
+		n := 0 // at the beginning
+		for n < len(debts) && debts[n].consumes() {
 			n++
 		}
 		if n > 0 {
