@@ -129,7 +129,7 @@ func (l *Lease) settle(cost int64) (Settlement, error) {
 
 // Concurrent is Middleware that holds the places of the check while a handler serves a
 // request, also if whoever sent that has hung up, and gives them back when it returns, or
-// panics.
+// panics: also if it has taken over the connection by then, and others go on with that.
 func (c *Client) Concurrent(check func(*http.Request) Check) func(next http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

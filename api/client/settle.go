@@ -77,7 +77,7 @@ type Charge struct {
 	// Policy and Client are those of a Check.
 	Policy string `json:"policy"`
 	Client string `json:"client"`
-	// Cost is at most 1,000,000,000; 0 means 1.
+	// Cost is at most 1,000,000,000; 0 means 1, so don't charge what has cost nothing.
 	Cost int64 `json:"cost,omitempty"`
 	// ID tells the charge from others of the client, so that it counts once however often
 	// it is sent, in at most 1024 bytes of UTF-8; "" means that each counts.
