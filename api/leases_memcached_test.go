@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api/policy"
+	"weir/counters/limitertest"
 	"weir/counters/memcachedtest"
 	"weir/counters/racetest"
 )
@@ -310,5 +311,34 @@ func TestLostPlacesCountAgainWhenTheyAreRenewed(t *testing.T) {
 	}
 	for _, by := range instances {
 		require.LessOrEqual(t, by.remains(t), int64(2))
+	}
+}
+
+// A place that an instance has admitted without the store is given back by another before the
+// store was told of it. It is free a moment after that was told, and not a lease later.
+func TestAPlaceIsGivenBackBeforeTheStoreWasToldOfIt(t *testing.T) {
+	t.Parallel()
+	for _, renewed := range []bool{false, true} {
+		on, now := newMemcached(t), &clock{time: epoch}
+		p := func() *policy.Policy { return newPolicy("llm", places("in-flight", 3, time.Minute)) }
+		admits, settles := anInstance(on, now, p()), anInstance(on, now, p())
+		var r result
+		if renewed {
+			r = admits.acquire(t)
+			now.at(time.Second)
+		}
+		admits.store.failWith(limitertest.ErrUnsent)
+		if renewed {
+			r = admits.renewAt(t, r.Receipt)
+		} else {
+			r = admits.acquire(t)
+			require.True(t, r.Allowed && r.Degraded, r.Body)
+		}
+		require.Equal(t, http.StatusOK, settles.release(t, r.Receipt).Code)
+		admits.store.failWith(nil)
+		admits.tells()
+		for _, by := range []*service{admits, settles} {
+			assert.Eventually(t, func() bool { return by.remains(t) == 3 }, 10*time.Second, 10*time.Millisecond, "renewed: %v", renewed)
+		}
 	}
 }

@@ -24,6 +24,8 @@ type Settlement struct {
 type SettledLimit struct {
 	LimitCheck
 	Refunded, Charged int64
+
+	untold bool // the store may not know yet what was reserved
 }
 
 // Receipt returns what the check of a has reserved, to be settled later, with its limits

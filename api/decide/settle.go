@@ -45,7 +45,7 @@ func reservedBy(limit *policy.Limit, client string, r *receipt.Receipt, l *recei
 
 // settledLimit is reservedBy, and what there is to change when it has cost so much.
 func settledLimit(limit *policy.Limit, client string, r *receipt.Receipt, l *receipt.Limit, cost int64) SettledLimit {
-	one := SettledLimit{LimitCheck: reservedBy(limit, client, r, l)}
+	one := SettledLimit{LimitCheck: reservedBy(limit, client, r, l), untold: l.Alone}
 	switch less := r.Cost - cost; {
 	case limit.Lease > 0:
 		one.Refunded = one.Cost
@@ -229,6 +229,9 @@ func (s *settlement) change() {
 		switch {
 		case l.Lease > 0: // somebody may wait for the place elsewhere
 			q.Cost = l.Refunded
+			if l.untold {
+				s.releaseAgain(l.Limiter, q, l.Decision)
+			}
 			s.left.Add(1)
 			_ = l.Limiter.RefundSoon(s.ctx, q, l.Decision, func(panicked any) {
 				s.do(func() {
@@ -251,6 +254,20 @@ func (s *settlement) change() {
 		}
 	}
 	s.changed()
+}
+
+// toldWithin is how long after the store has answered one instance the others have told it
+// what they have admitted without it.
+const toldWithin = 3 * time.Second
+
+// releaseAgain ends a lease once more when the store knows of it: another instance may have
+// admitted it without the store, and still has to tell. Else it would be held until it is over.
+func (s *settlement) releaseAgain(limiter counters.Limiter, q counters.Request, taken counters.Decision) {
+	time.AfterFunc(toldWithin, func() {
+		_ = contain(func() {
+			_ = limiter.RefundSoon(&counters.Deadline{At: s.by.Now().Add(s.by.StoreTimeout)}, q, taken, func(any) {})
+		})
+	})
 }
 
 // changed notes that one more change has been made. After the last, it tells how the limits
