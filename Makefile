@@ -41,7 +41,7 @@ plain-api:
 	$(LAZY) $(GO_TEST) $(call without_race,./api/...)
 
 experiments:
-	$(subst -p 1,-p 2,$(GO_TEST)) $(call without_race,./bench/...)
+	$(LAZY) $(subst -p 1,-p 2,$(GO_TEST)) $(call without_race,./bench/...)
 
 lint:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }

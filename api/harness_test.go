@@ -29,12 +29,14 @@ import (
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/limitertest"
+	"weir/counters/memcachedtest"
 	"weir/counters/memory"
 	"weir/counters/storetest"
 	"weir/subwindow"
 )
 
 func TestMain(m *testing.M) {
+	memcachedtest.Overlap(2) // two wait for something to expire
 	// net/http closes half a second after it has refused a request.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }

@@ -25,7 +25,7 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	memcachedtest.Overlap(2)
+	memcachedtest.Overlap(3)
 	if testing.Short() { // which is for tests that start no process
 		return
 	}
