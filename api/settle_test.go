@@ -183,6 +183,25 @@ func TestChargesCountWhateverIsLeft(t *testing.T) {
 	})
 }
 
+// What a charge answers is how the client stands, whoever has counted what.
+func TestAChargeKnowsWhatOthersHaveCounted(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, _ string, limit policy.Limit) {
+		a := newService(newPolicy("llm", limit))
+		b := newTwin(a, newPolicy("llm", limit))
+		charge := func(by *service, body string) result {
+			return by.do(t, http.MethodPost, "/v1/charge", `{"policy":"llm","client":"team-a",`+body+`}`)
+		}
+		assert.EqualValues(t, 90, charge(b, `"cost":10`).Limits[0].Remaining)
+		assert.EqualValues(t, 70, charge(a, `"cost":20,"id":"invoice 7"`).Limits[0].Remaining)
+		assert.EqualValues(t, 70, charge(b, `"cost":20,"id":"invoice 7"`).Limits[0].Remaining, "sent again, to another instance")
+		assert.False(t, charge(a, `"cost":80`).Limits[0].Allowed)
+		over := charge(b, `"cost":0`)
+		assert.False(t, over.Limits[0].Allowed)
+		assert.Positive(t, over.RetryAfter)
+	})
+}
+
 // What no receipt says changes nothing.
 func TestWrongReceipts(t *testing.T) {
 	t.Parallel()

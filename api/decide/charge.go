@@ -53,9 +53,9 @@ func (e *Engine) Charge(q Charge) (*Answer, error) {
 		d.charge(a.Limits, q.Cost, now)
 	}
 	AtOnce(len(a.Limits), d.StoreTimeout, func(i int) {
-		if l := &a.Limits[i]; !l.lookBackAfterChange(d.Policy, now, l.Lease > 0) {
-			l.look(ctx, d.Policy, now)
-		}
+		l := &a.Limits[i]
+		l.Cost = 0 // of limits that count requests too
+		l.look(ctx, d.Policy, now)
 	})
 	for i := range a.Limits {
 		l := &a.Limits[i]
