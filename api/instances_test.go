@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"testing"
 	"time"
 
@@ -52,6 +53,28 @@ func TestADenialKnowsTheOtherLimits(t *testing.T) {
 		assert.Equal(t, row.retry, r.RetryAfter, "%v", row.at)
 		assert.Equal(t, row.left, r.Limits[1].Remaining, "%v", row.at)
 		assert.Equal(t, row.left > 0 || row.allowed, r.Limits[1].Allowed, fmt.Sprint(row.at))
+	}
+}
+
+// A denial that asks no store knows what others have charged only when it is read again.
+func TestADenialLearnsOfAChargeElsewhere(t *testing.T) {
+	t.Parallel()
+	one := newService(newPolicy("p", token("t", 60, time.Minute, 0)))
+	other := newTwin(one, newPolicy("p", token("t", 60, time.Minute, 0)))
+	one.admits(t, `{"policy":"p","client":"c","cost":60}`)
+	charged := other.do(t, http.MethodPost, "/v1/charge", `{"policy":"p","client":"c","cost":30}`)
+	require.EqualValues(t, 30, charged.RetryAfter)
+	for _, row := range []struct {
+		at    time.Duration
+		retry float64
+	}{
+		{100 * time.Millisecond, 0.9},
+		{900 * time.Millisecond, 0.1},
+		{950 * time.Millisecond, 30.05},
+		{1000 * time.Millisecond, 30},
+	} {
+		one.clock.at(row.at)
+		assert.Equal(t, row.retry, one.denies(t, `{"policy":"p","client":"c"}`).RetryAfter, "%v", row.at)
 	}
 }
 
