@@ -113,6 +113,24 @@ func TestBlockedClientsAskNothingOfTheStore(t *testing.T) {
 	requireMetrics(t, s, `weir_override_decisions_total{kind="blocked",policy="api"} 400`)
 }
 
+// What is at its end, and not yet taken out of force, is no block for good.
+func TestABlockThatIsAboutToEndSaysSo(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 3, time.Minute)))
+	d, err := s.active.Load().Find("api")
+	require.NoError(t, err)
+	key, err := policy.ParseClientKey("abuser")
+	require.NoError(t, err)
+	until := epoch.Add(time.Minute)
+	d.Override(map[policy.ClientKey]policy.Terms{key: {Blocked: true, Until: until}})
+	for after, retry := range map[time.Duration]float64{-time.Second: 1, 0: 0.001, 2 * time.Millisecond: 0.001} {
+		s.clock.set(until.Add(after))
+		denied := s.denies(t, `{"policy":"api","client":"abuser"}`)
+		assert.Equal(t, retry, denied.RetryAfter, "%v", after)
+		assert.Equal(t, "1", denied.Header.Get("Retry-After"))
+	}
+}
+
 func TestOverridesAreListed(t *testing.T) {
 	t.Parallel()
 	s := newServiceWith(func(cfg *Config) { cfg.Tokens = []Token{{Secret: "secret", Name: "alice"}} }, newPolicy("api", fixed("per-minute", 3, time.Minute)), newPolicy("gone", fixed("l", 1, time.Minute)))

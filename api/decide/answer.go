@@ -307,7 +307,7 @@ func (a *Answer) sumUp() {
 	a.Local = a.Local && a.Degraded == nil
 	a.contends = contended && !decided
 	if a.Blocked && !a.Allowed && a.Exception.AtRunTime() {
-		a.Retry = max(0, a.Exception.Until.Sub(a.Now))
+		a.Retry = max(time.Millisecond, a.Exception.Until.Sub(a.Now)) // the timer that ends it may be late
 	}
 }
 
