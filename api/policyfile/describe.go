@@ -119,7 +119,7 @@ func describeAuth(b *strings.Builder, p *policy.Policy) {
 	if p.OnMissingClient == policy.MissingClientAllow {
 		fmt.Fprintf(b, "  /v1/auth/%s admits requests in which it finds no client\n", p.Name)
 	}
-	if p.OnMissingPath == policy.MissingPathDeny {
+	if p.OnMissingPath == policy.MissingPathDeny && len(p.Routes) > 0 {
 		fmt.Fprintf(b, "  /v1/auth/%s refuses requests whose path it isn't told with %d\n", p.Name, p.AuthBadRequestStatus)
 	}
 	if p.IPv4Prefix != policy.DefaultIPv4Prefix || p.IPv6Prefix != policy.DefaultIPv6Prefix {

@@ -206,6 +206,16 @@ func TestHeadersBehindIPAreTold(t *testing.T) {
 	}
 }
 
+// Only where there are routes a request has to come with a path.
+func TestPathsAreToldWhereTheyMatter(t *testing.T) {
+	t.Parallel()
+	for routes, told := range map[string]bool{"": false, "\n    routes: [{path: /export, cost: 9}]": true} {
+		policies := parseText(t, more("on_missing_path: deny"+routes))
+		require.NoError(t, embedded().Bind(policies))
+		assert.Equal(t, told, strings.Contains(Describe(policies), "refuses requests whose path it isn't told"), routes)
+	}
+}
+
 func TestInWords(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
