@@ -158,8 +158,8 @@ func (a *account) dropBefore(generation int64, skew time.Duration) {
 	}
 }
 
-// reach moves the account on to the slots of a request at p, and drops those that aren't kept. It begins anew where nothing that is known matters any more, or the clock was set
-// back far.
+// reach moves the account on to the slots of a request at p, and drops those that aren't kept.
+// It begins anew where nothing that is known matters any more, or the clock was set back far.
 func (a *account) reach(p place, kept int) {
 	size, passed := int64(kept), p.newest()-a.top
 	switch {
