@@ -293,11 +293,13 @@ func (p *program) readXDS() (err error) {
 	return err
 }
 
-// setLimited says that weir is ready, as far as its limits are.
-func (p *program) setLimited() {
-	if !p.limited.Swap(true) && p.grpc != nil {
+// setLimited says that weir is ready, as far as its limits are. It reports whether nobody had.
+func (p *program) setLimited() bool {
+	before := p.limited.Swap(true)
+	if !before && p.grpc != nil {
 		p.grpc.SetReady(true)
 	}
+	return !before
 }
 
 // readTLS returns what serves each connection with the certificates that were read last

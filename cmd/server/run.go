@@ -121,9 +121,8 @@ func (p *program) watchXDS(ctx context.Context) {
 	}
 	if wait := p.cfg.envoyXDS.wait; wait > 0 {
 		over := time.AfterFunc(wait, func() {
-			if !p.limited.Load() {
+			if p.setLimited() {
 				p.log.Warn("no limits have come from the xDS server yet; all that Envoy asks is admitted until then", slog.String("server", p.xds.Server))
-				p.setLimited()
 			}
 		})
 		defer over.Stop()
