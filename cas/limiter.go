@@ -41,10 +41,6 @@ type Limiter[S any] struct {
 	family family[S]
 }
 
-// fewestClients are remembered whatever the options say: a caller that can't
-// wait for its batch any longer has to know what the batch has seen.
-const fewestClients = 32
-
 // rememberedBytes bounds the memory in which logs are remembered, by bounding the number of
 // clients.
 const rememberedBytes = 64 << 20
@@ -76,7 +72,7 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], err error, 
 		Family:   &l.family,
 		NewWork:  func() ledger.Work[account[S]] { return &work[S]{family: &l.family} },
 		Options:  &l.family.cfg.Options,
-		Clients:  max(fewestClients, options.Clients),
+		Clients:  options.Clients,
 		Timeouts: 1, // checks wait behind it
 	})
 	return nil

@@ -122,10 +122,9 @@ func (w *work[S]) looksFirst() bool {
 // gather finds the calls to be answered, and counts those that tell and peek.
 func (w *work[S]) gather() (tells, peeks int) {
 	calls := w.batch.Calls()
-	// Who only looks may have an account of its own. Once less than half of the time was left at
-	// the last answer, who comes later does better by a batch of its own.
-	kept := slices.ContainsFunc(calls, func(call *call[S]) bool { return call.Request.Kind != ledger.Peeks })
-	if kept && w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 {
+	// Once less than half of the time was left at the last answer, who comes later does better
+	// by a batch of its own.
+	if w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 {
 		calls = w.batch.Join()
 	}
 	w.calls, w.next.latest, w.next.changed = w.calls[:0], nil, false

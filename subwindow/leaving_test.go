@@ -2,6 +2,7 @@ package subwindow_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -402,7 +403,7 @@ func (by way) TestWhatIsGivenBackIsForgottenBefore(t *testing.T) {
 	for name, w := range minuteWindows(t) {
 		inner := memory.New(nil)
 		store := &heldStore{Store: inner}
-		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, Clients: -1})
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, Clients: 1})
 		there := by.newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock})
 		now := at("12:00:01.5")
 		require.True(t, take(t, there, now, 10, 10).Allowed)
@@ -413,6 +414,12 @@ func (by way) TestWhatIsGivenBackIsForgottenBefore(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, local.Allowed)
 		store.err = nil
+		for i := range 1000 {
+			other := request(now, 1, 10)
+			other.Client = fmt.Sprint("other", i)
+			_, err := l.Take(t.Context(), other)
+			require.NoError(t, err)
+		}
 		require.NoError(t, l.Refund(t.Context(), request(now, 2, 10), local))
 		d, err := by.newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock}).Peek(t.Context(), request(now, 1, 10))
 		require.NoError(t, err)

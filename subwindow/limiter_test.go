@@ -414,10 +414,10 @@ func (by way) TestLateCountsFindTheirCounter(t *testing.T) {
 	clock := &clock{now: at("12:00:00")}
 	w, err := subwindow.NewFixedWindow(time.Second)
 	require.NoError(t, err)
-	l := by.newLimiterWith(t, memory.New(clock.Now), w, counters.Options{ClockSkew: sameClock, StoreTimeout: 5 * time.Second, Clients: -1})
-	require.True(t, take(t, l, clock.now, 5, 5).Allowed)
+	store, options := memory.New(clock.Now), counters.Options{ClockSkew: sameClock, StoreTimeout: 5 * time.Second}
+	require.True(t, take(t, by.newLimiterWith(t, store, w, options), clock.now, 5, 5).Allowed)
 	clock.now = at("12:00:04.9")
-	assert.False(t, take(t, l, at("12:00:00.5"), 1, 5).Allowed, "its clock was read 4.4 s ago")
+	assert.False(t, take(t, by.newLimiterWith(t, store, w, options), at("12:00:00.5"), 1, 5).Allowed, "its clock was read 4.4 s ago")
 }
 
 func TestACheckThatWouldReadTooManyKeysIsRefused(t *testing.T) {

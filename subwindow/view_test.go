@@ -52,11 +52,10 @@ func (by way) TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 		skew := drawSkew(t, 200)
 		clock := &clock{now: at("07:10:00")}
 		countDenied := rapid.Bool().Draw(t, "count denied")
-		limiters := make([]*limiter, 2)
-		for i, clients := range []int{32, -1} {
-			// 32 are one in each part of the cache, so that others evict "c".
-			limiters[i] = by.newLimiterWith(t, memory.New(clock.Now), w, counters.Options{ClockSkew: skew, Clients: clients, CountDenied: countDenied})
-		}
+		options := counters.Options{ClockSkew: skew, Clients: 32, CountDenied: countDenied} // one in each part of the cache, so that others evict "c"
+		remembers := by.newLimiterWith(t, memory.New(clock.Now), w, options)
+		store := memory.New(clock.Now)
+		forgets := func() *limiter { return by.newLimiterWith(t, store, w, options) }
 		limit := rapid.Int64Range(1, 40).Draw(t, "limit")
 		for range rapid.IntRange(1, 120).Draw(t, "requests") {
 			clock.now = clock.now.Add(time.Duration(rapid.Int64Range(-int64(w.Width)/8, int64(w.Width)).Draw(t, "wait")))
@@ -66,9 +65,9 @@ func (by way) TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 				Limit:  limit,
 				Now:    clock.now,
 			}
-			remembering, err := limiters[0].Take(context.Background(), r)
+			remembering, err := remembers.Take(context.Background(), r)
 			require.NoError(t, err)
-			forgetful, err := limiters[1].Take(context.Background(), r)
+			forgetful, err := forgets().Take(context.Background(), r)
 			require.NoError(t, err)
 			if remembering.Local {
 				// It doesn't know what faster clocks have counted since, and
@@ -80,7 +79,7 @@ func (by way) TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 				t.Fatalf("remembering %+v, forgetful %+v", remembering, forgetful)
 			}
 			if remembering.Allowed && rapid.IntRange(0, 9).Draw(t, "give back") == 0 {
-				for _, l := range limiters {
+				for _, l := range []*limiter{remembers, forgets()} {
 					require.NoError(t, l.Refund(context.Background(), r, counters.Decision{Allowed: true}))
 				}
 			}

@@ -8,20 +8,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who leads several keys at a time waits for none of them, and others wait for
+// Who leads at several places at a time waits at none of them, and others wait for
 // it.
-func TestBeginLeadsAnIdleKey(t *testing.T) {
+func TestBeginLeadsAtAnIdlePlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness()
-		a, b := h.combiner.Begin("a", 1), h.combiner.Begin("b", 2)
+		p := h.place("a")
+		a, b := h.combiner.Begin(h.place("a"), 1), h.combiner.Begin(h.place("b"), 2)
 		require.Equal(t, []int{1}, questions(a.Calls()))
 		require.Equal(t, []int{2}, questions(b.Calls()))
-		assert.Nil(t, h.combiner.Begin("a", 3), "it is in use")
+		assert.Nil(t, h.combiner.Begin(h.place("a"), 3), "it is in use")
 
 		results := make(chan int, 1)
 		go func() {
-			result, err := h.combiner.Do(t.Context(), "a", 4, nil, nil)
+			result, err := h.combiner.Do(t.Context(), p, 4, nil, nil)
 			assert.NoError(t, err)
 			results <- result
 		}()
@@ -29,28 +30,29 @@ func TestBeginLeadsAnIdleKey(t *testing.T) {
 		assert.Empty(t, h.turns)
 		require.Equal(t, []int{1}, questions(a.Calls()), "who comes later isn't led")
 		a.Calls()[0].Result = 10
-		result, err := h.combiner.End("a", a)
+		result, err := h.combiner.End(a)
 		assert.NoError(t, err)
 		assert.Equal(t, 10, result)
 		h.turn(t, 4).answerAll()
 		assert.Equal(t, 40, <-results)
 
-		_, err = h.combiner.End("b", b)
+		_, err = h.combiner.End(b)
 		assert.NoError(t, err)
-		c := h.combiner.Begin("b", 5)
+		c := h.combiner.Begin(h.place("b"), 5)
 		require.NotNil(t, c)
 		require.Equal(t, []int{5}, questions(c.Calls()))
-		_, err = h.combiner.End("b", c)
+		_, err = h.combiner.End(c)
 		assert.NoError(t, err)
 	})
 }
 
-// Who leads may have more than one question of the key.
+// Who leads may have more than one question.
 func TestMoreQuestionsOfALeader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness()
-		b := h.combiner.Begin("a", 1)
+		p := h.place("a")
+		b := h.combiner.Begin(h.place("a"), 1)
 		h.combiner.Add(b, 2)
 		require.Equal(t, []int{1, 2}, questions(b.Calls()))
 
@@ -63,7 +65,7 @@ func TestMoreQuestionsOfALeader(t *testing.T) {
 			go func() {
 				var o outcome
 				var err error
-				o.first, err = h.combiner.Do(t.Context(), "a", q, more, func(i, result int, err error) {
+				o.first, err = h.combiner.Do(t.Context(), p, q, more, func(i, result int, err error) {
 					assert.NoError(t, err)
 					assert.Equal(t, len(o.more), i)
 					o.more = append(o.more, result)
@@ -79,7 +81,7 @@ func TestMoreQuestionsOfALeader(t *testing.T) {
 			require.True(t, call.Claim())
 			require.True(t, call.Answer(10*call.Request, nil))
 		}
-		result, err := h.combiner.End("a", b)
+		result, err := h.combiner.End(b)
 		assert.NoError(t, err)
 		assert.Equal(t, 10, result)
 		// One of both leads, with all that it asks, and the first question of the other.
@@ -98,6 +100,6 @@ func TestMoreQuestionsOfALeader(t *testing.T) {
 			assert.Equal(t, []int{70}, c.more)
 			assert.Empty(t, a.more)
 		}
-		requireIdle(t, h.combiner)
+		h.requireIdle(t)
 	})
 }

@@ -1,18 +1,17 @@
-// Package combiner answers concurrent calls with the same key together. The
-// first caller of an idle key leads at once, so a lone caller waits for nobody.
+// Package combiner answers concurrent calls at the same place together. The
+// first caller at an idle place leads at once, so a lone caller waits for nobody.
 // Callers that arrive while it works gather, and one of them leads them next.
 //
-// For one key, one leader works at a time. A caller leads at most once, in its
+// At one place, one leader works at a time. A caller leads at most once, in its
 // own goroutine. A caller that waits can leave when its own time is over; a
 // leader ends by its deadline. If a leader panics, its batch fails and the
-// panic goes on. Start with New and Do.
+// panic goes on. Start with New, Place and Do.
 package combiner
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -39,24 +38,27 @@ type LeftError[Q, R any] struct {
 func (e *LeftError[Q, R]) Error() string { return e.Err.Error() }
 func (e *LeftError[Q, R]) Unwrap() error { return e.Err }
 
-// A Combiner answers concurrent calls with the same key in batches. A caller
+// A Combiner answers concurrent calls at the same place in batches. A caller
 // leads at most one batch, and each batch runs in the goroutine of its leader.
 //
-// A Combiner is safe for concurrent use. It remembers only keys in use. Make
-// one with New: the zero Combiner isn't usable.
+// A Combiner is safe for concurrent use. Make one with New: the zero Combiner
+// isn't usable.
 type Combiner[Q, R any] struct {
-	lead    func(ctx context.Context, key string, batch *Batch[Q, R])
+	lead    func(ctx context.Context, batch *Batch[Q, R])
 	calls   sync.Pool // of *Call
 	batches sync.Pool // of *Batch
-	seed    maphash.Seed
-	shards  [shardCount]shard[Q, R]
 }
 
-const shardCount = 64
+// A Place is where calls meet that are answered together. It is safe for concurrent
+// use by one Combiner; the zero value is an idle place. It must not be copied.
+type Place[Q, R any] struct {
+	mu    sync.Mutex
+	batch *Batch[Q, R] // that is being led, or is about to be; nil if the place is idle
+}
 
 // New returns a Combiner that answers batches with lead.
 //
-// For one key, lead runs once at a time. It must Claim each call before it does
+// At one place, lead runs once at a time. It must Claim each call before it does
 // something for it that can't be undone, and Answer those that it could claim: they
 // return when lead has returned.
 // Its context is that of the leader.
@@ -66,13 +68,10 @@ const shardCount = 64
 //
 // If lead panics, its batch fails with ErrLeaderFailed and the panic goes on in
 // the leader's goroutine.
-func New[Q, R any](lead func(ctx context.Context, key string, batch *Batch[Q, R])) *Combiner[Q, R] {
-	c := &Combiner[Q, R]{lead: lead, seed: maphash.MakeSeed()}
+func New[Q, R any](lead func(ctx context.Context, batch *Batch[Q, R])) *Combiner[Q, R] {
+	c := &Combiner[Q, R]{lead: lead}
 	c.calls.New = func() any { return &Call[Q, R]{wake: make(chan struct{}, 1)} }
 	c.batches.New = func() any { return new(Batch[Q, R]) }
-	for i := range c.shards {
-		c.shards[i].batches = make(map[string]*Batch[Q, R])
-	}
 	return c
 }
 
@@ -135,7 +134,9 @@ type Batch[Q, R any] struct {
 	begun  bool         // the leader is at work; arrivals go to next
 	next   *Batch[Q, R] // nil until a call arrives behind the leader
 	leader *Call[Q, R]  // nil until there is one
-	shard  *shard[Q, R]
+	place  *Place[Q, R]
+	// alarm is that of the place, if this is its first batch; nil if nobody has waited yet.
+	alarm *alarm[Q, R]
 }
 
 // Calls returns the calls of the batch in the order of their arrival, in a
@@ -150,8 +151,8 @@ func (b *Batch[Q, R]) Calls() []*Call[Q, R] {
 // calls it to answer them too. They share its deadline from then on, which may
 // be earlier than theirs.
 func (b *Batch[Q, R]) Join() []*Call[Q, R] {
-	b.shard.mu.Lock()
-	defer b.shard.mu.Unlock()
+	b.place.mu.Lock()
+	defer b.place.mu.Unlock()
 	if b.next != nil {
 		b.calls = append(b.calls, b.next.calls...)
 		clear(b.next.calls)
@@ -160,30 +161,27 @@ func (b *Batch[Q, R]) Join() []*Call[Q, R] {
 	return b.calls
 }
 
-// Do returns the result of q, or the error, that lead gave for key.
+// Do returns the result of q, or the error, that lead gave at p.
 //
 // While it waits for another leader, it returns the context's error as soon as
 // ctx is done, or at most a millisecond after its deadline; ctx.Done need not
 // fire then. With ErrWithdrawn no leader has claimed the call, nor will;
 // otherwise the error is wrapped in a *LeftError. Once Do leads, only lead ends
-// it. Do neither waits nor looks at ctx if nobody else uses key.
+// it. Do neither waits nor looks at ctx if p is idle.
 //
-// A caller may have more to ask about key, as qs: if it leads, these are answered with q, and
+// A caller may have more to ask at p, as qs: if it leads, these are answered with q, and
 // more is called with the number and the result of each. Otherwise it isn't called.
-func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q, qs []Q, more func(i int, result R, err error)) (R, error) {
+func (c *Combiner[Q, R]) Do(ctx context.Context, p *Place[Q, R], q Q, qs []Q, more func(i int, result R, err error)) (R, error) {
 	call := c.calls.Get().(*Call[Q, R])
 	call.Request = q
-	s := &c.shards[maphash.String(c.seed, key)%shardCount]
 
-	s.mu.Lock()
-	b := s.find(key)
+	p.mu.Lock()
+	b := p.batch
 	if b == nil {
-		b = c.batches.Get().(*Batch[Q, R])
-		b.calls, b.begun, b.leader, call.own = append(b.calls, call), true, call, true
-		s.add(key, b)
-		s.mu.Unlock()
+		b = c.begin(p, call)
+		p.mu.Unlock()
 	} else {
-		c.join(ctx, s, b, call)
+		c.join(ctx, p, call)
 		for call.state.Load() != elected {
 			if done := ctx.Done(); done == nil {
 				<-call.wake // a select would cost a third more
@@ -197,25 +195,24 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q, qs []Q, more f
 				return c.result(call)
 			}
 			if err := ended(ctx); err != nil {
-				if result, err, over := c.leave(s, key, call, err); over {
+				if result, err, over := c.leave(p, call, err); over {
 					return result, err
 				}
 			}
 		}
-		s.mu.Lock()
-		b = s.find(key)
+		p.mu.Lock()
+		b = p.batch
 		b.begun, call.own = true, true
-		s.mu.Unlock()
+		p.mu.Unlock()
 	}
 
 	returned := false
-	defer c.conclude(s, key, b, &returned)
-	b.shard = s
+	defer c.conclude(b, &returned)
 	first := len(b.calls)
 	for _, q := range qs {
 		c.Add(b, q)
 	}
-	c.lead(ctx, key, b)
+	c.lead(ctx, b)
 	for i := range qs {
 		more(i, b.calls[first+i].Result, b.calls[first+i].Err)
 	}
@@ -223,70 +220,77 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q, qs []Q, more f
 	return call.Result, call.Err
 }
 
-// Begin makes its caller the leader of key with the call q, if nobody uses key,
-// and otherwise returns nil. It is for those who lead several keys at a time:
-// they do for the call, the only one of the batch until they Join others, what
-// lead would, and must End the batch, whatever happens. They wait for no other
-// key in between.
-func (c *Combiner[Q, R]) Begin(key string, q Q) *Batch[Q, R] {
-	s := &c.shards[maphash.String(c.seed, key)%shardCount]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.find(key) != nil {
+// begin has call lead at p, which is idle, and locked.
+func (c *Combiner[Q, R]) begin(p *Place[Q, R], call *Call[Q, R]) *Batch[Q, R] {
+	b := c.batches.Get().(*Batch[Q, R])
+	b.calls, b.begun, b.leader, b.place, call.own = append(b.calls, call), true, call, p, true
+	p.batch = b
+	return b
+}
+
+// Begin makes its caller the leader at p with the call q, if p is idle, and otherwise
+// returns nil. It is for those who lead at several places at a time: they do for the call,
+// the only one of the batch until they Join others, what lead would, and must End the batch,
+// whatever happens. They wait at no other place in between.
+func (c *Combiner[Q, R]) Begin(p *Place[Q, R], q Q) *Batch[Q, R] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.batch != nil {
 		return nil
 	}
-	call, b := c.calls.Get().(*Call[Q, R]), c.batches.Get().(*Batch[Q, R])
-	call.Request, call.own = q, true
-	b.calls, b.begun, b.leader, b.shard = append(b.calls, call), true, call, s
-	s.add(key, b)
-	return b
+	call := c.calls.Get().(*Call[Q, R])
+	call.Request = q
+	return c.begin(p, call)
 }
 
 // Add has b, which its caller leads, answer q too. It is the last of Calls.
 func (c *Combiner[Q, R]) Add(b *Batch[Q, R], q Q) {
 	call := c.calls.Get().(*Call[Q, R])
 	call.Request, call.own = q, true
-	b.shard.mu.Lock()
-	defer b.shard.mu.Unlock()
+	b.place.mu.Lock()
+	defer b.place.mu.Unlock()
 	b.calls = append(b.calls, call)
 }
 
-// End hands key over, for which Begin returned b, and returns the result of its
-// call. The batch must not be used afterwards.
-func (c *Combiner[Q, R]) End(key string, b *Batch[Q, R]) (R, error) {
+// End hands the place over where Begin returned b, and returns the result of its call. The
+// batch must not be used afterwards.
+func (c *Combiner[Q, R]) End(b *Batch[Q, R]) (R, error) {
 	result, err, concluded := b.leader.Result, b.leader.Err, true
-	c.conclude(b.shard, key, b, &concluded)
+	c.conclude(b, &concluded)
 	return result, err
 }
 
-// join makes call one of b, or of the batch behind it if b has begun. The shard
-// is locked, and isn't afterwards.
-func (c *Combiner[Q, R]) join(ctx context.Context, s *shard[Q, R], b *Batch[Q, R], call *Call[Q, R]) {
-	defer s.mu.Unlock()
+// join makes call one of the batch at p, or of the one behind it if that has begun. The
+// place is locked, and isn't afterwards.
+func (c *Combiner[Q, R]) join(ctx context.Context, p *Place[Q, R], call *Call[Q, R]) {
+	defer p.mu.Unlock()
+	b := p.batch
 	if b.begun {
 		if b.next == nil {
 			b.next = c.batches.Get().(*Batch[Q, R])
+			b.next.place = p
 		}
 		b = b.next
 	}
 	b.calls = append(b.calls, call)
 	if deadline, ok := ctx.Deadline(); ok {
 		call.deadline = deadline
-		s.arm(deadline)
+		p.arm(deadline)
 	}
 }
 
-// conclude deals out the results of b and hands its key over. Its leader defers
+// conclude deals out the results of b and hands its place over. Its leader defers
 // it: lead has returned, or else panicked or ended the goroutine.
-func (c *Combiner[Q, R]) conclude(s *shard[Q, R], key string, b *Batch[Q, R], returned *bool) {
+func (c *Combiner[Q, R]) conclude(b *Batch[Q, R], returned *bool) {
 	var cause any
 	if !*returned {
 		cause = recover() // nil after runtime.Goexit
 		b.Fail(cause)
 	}
-	s.mu.Lock()
-	c.handOver(s, key, b)
-	s.mu.Unlock()
+	p := b.place
+	p.mu.Lock()
+	c.handOver(p)
+	p.mu.Unlock()
 	// Only now, as sweep may read the calls of a batch until it is handed over.
 	for _, call := range b.calls {
 		if call.own {
@@ -331,12 +335,12 @@ func (b *Batch[Q, R]) Fail(cause any) {
 
 // leave ends the wait of a caller whose context has ended with err, unless it has
 // to lead. The leader may still use a call that is left, so it isn't used again.
-func (c *Combiner[Q, R]) leave(s *shard[Q, R], key string, call *Call[Q, R], err error) (_ R, _ error, over bool) {
+func (c *Combiner[Q, R]) leave(p *Place[Q, R], call *Call[Q, R], err error) (_ R, _ error, over bool) {
 	var none R
 	for {
 		switch state := call.state.Load(); {
 		case state == elected:
-			if !c.withdraw(s, key, call) {
+			if !c.withdraw(p, call) {
 				return none, nil, false // it leads by now
 			}
 			return none, fmt.Errorf("%w: %w", ErrWithdrawn, err), true
@@ -345,7 +349,7 @@ func (c *Combiner[Q, R]) leave(s *shard[Q, R], key string, call *Call[Q, R], err
 			return result, err, true
 		case !call.state.CompareAndSwap(state, left):
 		case state == waiting:
-			if c.withdraw(s, key, call) {
+			if c.withdraw(p, call) {
 				c.release(call)
 			}
 			return none, fmt.Errorf("%w: %w", ErrWithdrawn, err), true
@@ -359,10 +363,10 @@ func (c *Combiner[Q, R]) leave(s *shard[Q, R], key string, call *Call[Q, R], err
 
 // withdraw takes the call out of its batch, unless that has begun, and reports
 // whether it has.
-func (c *Combiner[Q, R]) withdraw(s *shard[Q, R], key string, call *Call[Q, R]) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b := s.find(key)
+func (c *Combiner[Q, R]) withdraw(p *Place[Q, R], call *Call[Q, R]) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := p.batch
 	if b != nil && b.begun {
 		b = b.next
 	}
@@ -375,27 +379,32 @@ func (c *Combiner[Q, R]) withdraw(s *shard[Q, R], key string, call *Call[Q, R]) 
 	}
 	b.calls = slices.Delete(b.calls, i, i+1)
 	if b.leader == call {
-		c.elect(s, key, b)
+		c.elect(p)
 	}
 	return true
 }
 
-// handOver replaces the finished batch b by the one gathered behind it, or
-// forgets the key. The shard is locked.
-func (c *Combiner[Q, R]) handOver(s *shard[Q, R], key string, b *Batch[Q, R]) {
-	s.remove(key)
-	if b.next != nil {
-		s.add(key, b.next)
-		c.elect(s, key, b.next)
+// handOver replaces the finished batch at p, which is locked, by the one gathered behind
+// it, if there is one.
+func (c *Combiner[Q, R]) handOver(p *Place[Q, R]) {
+	b := p.batch
+	if p.batch = b.next; p.batch == nil {
+		b.quiet()
+		return
 	}
+	if alarm := b.alarm; alarm != nil {
+		p.batch.alarm, b.alarm = alarm, p.batch.alarm
+	}
+	c.elect(p)
 }
 
-// elect makes a caller of b, which has not begun, its leader, or forgets the
-// key if all callers have left. The shard is locked.
+// elect makes a caller of the batch at p, which has not begun, its leader, or leaves p idle
+// if all callers have left. The place is locked.
 //
 // The last one to expire leads: the others would fail with a leader that has
 // hardly any time left, while they can leave when their own time ends.
-func (c *Combiner[Q, R]) elect(s *shard[Q, R], key string, b *Batch[Q, R]) {
+func (c *Combiner[Q, R]) elect(p *Place[Q, R]) {
+	b := p.batch
 	for {
 		b.leader = nil
 		for _, call := range b.calls {
@@ -404,7 +413,8 @@ func (c *Combiner[Q, R]) elect(s *shard[Q, R], key string, b *Batch[Q, R]) {
 			}
 		}
 		if b.leader == nil {
-			s.remove(key)
+			p.batch = nil
+			b.quiet()
 			c.recycle(b)
 			return
 		}
@@ -440,101 +450,78 @@ func (c *Combiner[Q, R]) release(call *Call[Q, R]) {
 // recycle puts back a batch that nobody else can reach.
 func (c *Combiner[Q, R]) recycle(b *Batch[Q, R]) {
 	clear(b.calls)
-	*b = Batch[Q, R]{calls: b.calls[:0]}
+	*b = Batch[Q, R]{calls: b.calls[:0], alarm: b.alarm}
 	c.batches.Put(b)
 }
 
-type shard[Q, R any] struct {
-	mu sync.Mutex
-	// The batch that is being led, or is about to be, of each key in use: that
-	// of one key is first, and that of each other in batches. Mostly there is
-	// no other, and a map would cost a lone caller two thirds more.
-	firstKey string
-	first    *Batch[Q, R] // nil if there is none
-	batches  map[string]*Batch[Q, R]
-	// One timer for all who wait: with one for each, a call for a busy key
-	// takes half as long again.
+// An alarm wakes those at a place whose deadline has passed. There is one for all of them:
+// with one for each, a call at a busy place takes half as long again.
+type alarm[Q, R any] struct {
+	place atomic.Pointer[Place[Q, R]] // which the timer reads while that isn't locked
 	timer *time.Timer
 	due   time.Time // when timer fires; zero if it won't
-
-	_ [64]byte // keeps the locks of neighbours off one cache line
-}
-
-// find returns the batch of key, or nil. The shard is locked.
-func (s *shard[Q, R]) find(key string) *Batch[Q, R] {
-	if s.first != nil && s.firstKey == key {
-		return s.first
-	}
-	if len(s.batches) == 0 {
-		return nil
-	}
-	return s.batches[key]
-}
-
-// add puts in the batch of a key that has none. The shard is locked.
-func (s *shard[Q, R]) add(key string, b *Batch[Q, R]) {
-	if s.first == nil {
-		s.firstKey, s.first = key, b
-	} else {
-		s.batches[key] = b
-	}
-}
-
-// remove forgets key. The shard is locked.
-func (s *shard[Q, R]) remove(key string) {
-	if s.first != nil && s.firstKey == key {
-		s.firstKey, s.first = "", nil
-	} else {
-		delete(s.batches, key)
-	}
 }
 
 // sweepInterval is the longest time that a caller waits beyond its deadline, so
 // that deadlines close together share a sweep.
 const sweepInterval = time.Millisecond
 
-// arm makes the shard sweep at deadline or earlier. The shard is locked.
-func (s *shard[Q, R]) arm(deadline time.Time) {
-	if !s.due.IsZero() && !deadline.Before(s.due) {
+// arm makes p, which is locked and in use, be swept at deadline or earlier.
+func (p *Place[Q, R]) arm(deadline time.Time) {
+	a := p.batch.alarm
+	if a == nil {
+		a = new(alarm[Q, R])
+		p.batch.alarm = a
+	}
+	if !a.due.IsZero() && !deadline.Before(a.due) {
 		return
 	}
-	s.due = deadline
-	if s.timer == nil {
-		s.timer = time.AfterFunc(time.Until(deadline), s.sweep)
+	a.place.Store(p)
+	a.due = deadline
+	if a.timer == nil {
+		a.timer = time.AfterFunc(time.Until(deadline), func() { a.place.Load().sweep(a) })
 	} else {
-		s.timer.Reset(time.Until(deadline))
+		a.timer.Reset(time.Until(deadline))
 	}
 }
 
-// sweep wakes the callers whose deadline has passed.
-func (s *shard[Q, R]) sweep() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// quiet leaves b, which was the last at its place, without an alarm that may still ring. The
+// place is locked.
+func (b *Batch[Q, R]) quiet() {
+	if b.alarm == nil || b.alarm.due.IsZero() {
+		return
+	}
+	if b.alarm.due = (time.Time{}); !b.alarm.timer.Stop() { // it is about to sweep
+		b.alarm = nil
+	}
+}
+
+// sweep wakes the callers at p whose deadline has passed.
+func (p *Place[Q, R]) sweep(a *alarm[Q, R]) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.batch == nil || p.batch.alarm != a {
+		return // they have gone
+	}
 	now := time.Now()
 	var due time.Time
-	look := func(b *Batch[Q, R]) {
-		for ; b != nil; b = b.next {
-			for _, call := range b.calls {
-				switch {
-				case call.deadline.IsZero():
-				case !call.deadline.After(now):
-					call.signal()
-				case due.IsZero() || call.deadline.Before(due):
-					due = call.deadline
-				}
+	for b := p.batch; b != nil; b = b.next {
+		for _, call := range b.calls {
+			switch {
+			case call.deadline.IsZero():
+			case !call.deadline.After(now):
+				call.signal()
+			case due.IsZero() || call.deadline.Before(due):
+				due = call.deadline
 			}
 		}
 	}
-	look(s.first)
-	for _, b := range s.batches {
-		look(b)
-	}
-	s.due = time.Time{}
+	a.due = time.Time{}
 	if due.IsZero() {
 		return
 	}
 	if earliest := now.Add(sweepInterval); due.Before(earliest) {
 		due = earliest
 	}
-	s.arm(due)
+	p.arm(due)
 }

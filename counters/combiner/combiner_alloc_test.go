@@ -13,8 +13,9 @@ import (
 
 func TestCombinerLoneCallerAllocatesNothing(t *testing.T) {
 	ctx := &checkContext{t.Context(), time.Now().Add(time.Hour)}
+	var p Place[int, int]
 	c := New(positions(inMemory()))
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
-		_, _ = c.Do(ctx, "k", 1, nil, nil)
+		_, _ = c.Do(ctx, &p, 1, nil, nil)
 	}))
 }

@@ -75,8 +75,8 @@ func (i *incrementer) add(n int) (int, error) {
 
 // positions answers each call with the sum up to and including its question,
 // after one addition for them all.
-func positions(add func(sum int) (int, error)) func(context.Context, string, *Batch[int, int]) {
-	return func(_ context.Context, _ string, batch *Batch[int, int]) {
+func positions(add func(sum int) (int, error)) func(context.Context, *Batch[int, int]) {
+	return func(_ context.Context, batch *Batch[int, int]) {
 		sum := 0
 		for _, call := range batch.Calls() {
 			sum += call.Request
@@ -101,23 +101,25 @@ func inMemory() func(int) (int, error) {
 func BenchmarkCombinerAlone(b *testing.B) {
 	ctx := &checkContext{b.Context(), time.Now().Add(time.Hour)}
 	b.Run("noop", func(b *testing.B) {
+		var p Place[int, int]
 		c := New(positions(inMemory()))
 		b.ReportAllocs()
 		for b.Loop() {
-			_, _ = c.Do(ctx, "k", 1, nil, nil)
+			_, _ = c.Do(ctx, &p, 1, nil, nil)
 		}
 	})
 	// Round trips vary more between two runs than a combiner costs, so they
 	// take turns here.
 	b.Run("incr", func(b *testing.B) {
 		store := newIncrementer(b)
+		var p Place[int, int]
 		c := New(positions(store.add))
 		var direct, combined time.Duration
 		for b.Loop() {
 			start := time.Now()
 			_, err := store.add(1)
 			middle := time.Now()
-			_, combinedErr := c.Do(ctx, "k", 1, nil, nil)
+			_, combinedErr := c.Do(ctx, &p, 1, nil, nil)
 			direct += middle.Sub(start)
 			combined += time.Since(middle)
 			if err != nil || combinedErr != nil {
@@ -148,6 +150,7 @@ func BenchmarkCombinerHotKey(b *testing.B) {
 		for _, callers := range []int{16, 256, 4096} {
 			b.Run(fmt.Sprintf("%s/callers=%d", store.name, callers), func(b *testing.B) {
 				var batches atomic.Int64
+				var p Place[int, int]
 				c := New(positions(func(sum int) (int, error) {
 					batches.Add(1)
 					return store.add(sum)
@@ -162,7 +165,7 @@ func BenchmarkCombinerHotKey(b *testing.B) {
 						defer cancel()
 						ctx := &checkContext{cancellable, time.Now().Add(time.Hour)}
 						for calls.Add(1) <= int64(b.N) {
-							if _, err := c.Do(ctx, "k", 1, nil, nil); err != nil {
+							if _, err := c.Do(ctx, &p, 1, nil, nil); err != nil {
 								b.Error(err)
 							}
 						}

@@ -21,25 +21,33 @@ import (
 // test. It lives in a synctest bubble.
 type harness struct {
 	combiner *Combiner[int, int]
+	places   map[string]*Place[int, int]
 	turns    chan *turn
 }
 
 // A turn is one call of the lead function.
 type turn struct {
 	ctx   context.Context
-	key   string
 	batch *Batch[int, int]
 	end   chan func()
 }
 
 func newHarness() *harness {
-	h := &harness{turns: make(chan *turn)}
-	h.combiner = New(func(ctx context.Context, key string, batch *Batch[int, int]) {
-		u := &turn{ctx, key, batch, make(chan func())}
+	h := &harness{turns: make(chan *turn), places: make(map[string]*Place[int, int])}
+	h.combiner = New(func(ctx context.Context, batch *Batch[int, int]) {
+		u := &turn{ctx, batch, make(chan func())}
 		h.turns <- u
 		(<-u.end)()
 	})
 	return h
+}
+
+// place returns the place of that name. Only the test's own goroutine may ask for it.
+func (h *harness) place(name string) *Place[int, int] {
+	if h.places[name] == nil {
+		h.places[name] = new(Place[int, int])
+	}
+	return h.places[name]
 }
 
 // turn waits for the next turn, which must be about these questions.
@@ -86,12 +94,12 @@ type caller struct {
 
 // call returns when the new caller leads or waits, so that callers arrive in
 // the order of the test's calls.
-func (h *harness) call(ctx context.Context, key string, question int, more ...int) *caller {
-	c := &caller{returned: make(chan struct{})}
+func (h *harness) call(ctx context.Context, name string, question int, more ...int) *caller {
+	c, p := &caller{returned: make(chan struct{})}, h.place(name)
 	go func() {
 		defer close(c.returned)
 		defer func() { c.panicked = recover() }()
-		c.answer, c.err = h.combiner.Do(ctx, key, question, more, func(_ int, answer int, err error) {
+		c.answer, c.err = h.combiner.Do(ctx, p, question, more, func(_ int, answer int, err error) {
 			c.more += fmt.Sprintln(answer, err)
 		})
 	}()
@@ -122,11 +130,10 @@ func requireError(t *testing.T, err error, c *caller) {
 	require.Zero(t, c.answer)
 }
 
-func requireIdle[Q, R any](t *testing.T, c *Combiner[Q, R]) {
+func (h *harness) requireIdle(t *testing.T) {
 	t.Helper()
-	for i := range c.shards {
-		require.Nil(t, c.shards[i].first)
-		require.Empty(t, c.shards[i].batches)
+	for name, p := range h.places {
+		require.Nil(t, p.batch, name)
 	}
 }
 
@@ -151,7 +158,6 @@ func TestCombinerGathersWhileALeaderWorks(t *testing.T) {
 		a := h.call(ctx, "k", 1)
 		first := <-h.turns
 		b, c, d := h.call(ctx, "k", 2), h.call(ctx, "k", 3), h.call(ctx, "k", 4)
-		require.Equal(t, "k", first.key)
 		require.Equal(t, []int{1}, first.questions())
 
 		first.answerAll()
@@ -169,18 +175,17 @@ func TestCombinerGathersWhileALeaderWorks(t *testing.T) {
 
 		third.answerAll()
 		requireAnswer(t, 50, e)
-		requireIdle(t, h.combiner)
+		h.requireIdle(t)
 	})
 }
 
-func TestCombinerKeysDoNotWaitForEachOther(t *testing.T) {
+func TestCombinerPlacesDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness()
 		var callers []*caller
 		var turns []*turn
-		// More keys than shards: some share a lock.
-		for i := range 2 * shardCount {
+		for i := range 100 {
 			callers = append(callers, h.call(t.Context(), fmt.Sprint("k", i), i))
 			turns = append(turns, <-h.turns)
 		}
@@ -189,7 +194,7 @@ func TestCombinerKeysDoNotWaitForEachOther(t *testing.T) {
 			u.answerAll()
 			requireAnswer(t, 10*i, callers[i])
 		}
-		requireIdle(t, h.combiner)
+		h.requireIdle(t)
 	})
 }
 
@@ -217,7 +222,7 @@ func TestCombinerJoin(t *testing.T) {
 		requireAnswer(t, 20, b)
 		requireAnswer(t, 40, d)
 		requireAnswer(t, 50, e)
-		requireIdle(t, h.combiner)
+		h.requireIdle(t)
 	})
 }
 
@@ -246,7 +251,8 @@ func TestCombinerPassesErrorsOn(t *testing.T) {
 func TestCombinerAnswersDoNotOutliveTheirCall(t *testing.T) {
 	t.Parallel()
 	down := errors.New("store is down")
-	c := New(func(_ context.Context, _ string, batch *Batch[int, int]) {
+	var p Place[int, int]
+	c := New(func(_ context.Context, batch *Batch[int, int]) {
 		for _, call := range batch.Calls() {
 			if call.Request == 0 {
 				call.Err = down
@@ -256,10 +262,10 @@ func TestCombinerAnswersDoNotOutliveTheirCall(t *testing.T) {
 		}
 	})
 	for range 10 {
-		answer, err := c.Do(t.Context(), "k", 1, nil, nil)
+		answer, err := c.Do(t.Context(), &p, 1, nil, nil)
 		require.NoError(t, err)
 		require.Equal(t, 10, answer)
-		answer, err = c.Do(t.Context(), "k", 0, nil, nil)
+		answer, err = c.Do(t.Context(), &p, 0, nil, nil)
 		require.ErrorIs(t, err, down)
 		require.Zero(t, answer)
 	}
@@ -292,7 +298,7 @@ func TestCombinerCallerLeavesAtItsDeadline(t *testing.T) {
 		second := h.turn(t, 4)
 		second.answerAll()
 		requireAnswer(t, 40, d)
-		requireIdle(t, h.combiner)
+		h.requireIdle(t)
 	})
 }
 
@@ -332,7 +338,7 @@ func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
 		third.answerAll()
 		requireAnswer(t, 50, later[0])
 		requireAnswer(t, 60, later[1])
-		requireIdle(t, h.combiner)
+		h.requireIdle(t)
 		var err *LeftError[int, int]
 		require.ErrorAs(t, b.err, &err)
 		require.Same(t, claimed, err.Call)
@@ -361,7 +367,7 @@ func TestCombinerCallerLeavesWithItsAnswer(t *testing.T) {
 		requireAnswer(t, 20, b)
 		second.finish(func() { second.batch.Calls()[1].Answer(30, nil) })
 		requireAnswer(t, 30, c)
-		requireIdle(t, h.combiner)
+		h.requireIdle(t)
 	})
 }
 
@@ -384,7 +390,7 @@ func TestCombinerDeadlinesCloseTogetherShareASweep(t *testing.T) {
 			require.Equal(t, time.Duration(sweep)*time.Millisecond, time.Since(start))
 		}
 		first.answerAll()
-		requireIdle(t, h.combiner)
+		h.requireIdle(t)
 	})
 }
 
@@ -499,7 +505,7 @@ func TestCombinerLeavingAtTheMomentOfHandOver(t *testing.T) {
 				c := h.call(slow, "k", 3)
 				play(t, h, first, b, c, slow)
 				requireAnswer(t, 10, a)
-				requireIdle(t, h.combiner)
+				h.requireIdle(t)
 			})
 		})
 	}
@@ -585,7 +591,7 @@ func TestCombinerElectedAfterItsDeadline(t *testing.T) {
 		}
 		requireError(t, context.DeadlineExceeded, b)
 		synctest.Wait()
-		requireIdle(t, h.combiner)
+		h.requireIdle(t)
 	})
 }
 
@@ -625,7 +631,7 @@ func TestCombinerLeaderFails(t *testing.T) {
 				second := h.turn(t, 4)
 				second.answerAll()
 				requireAnswer(t, 40, d)
-				requireIdle(t, h.combiner)
+				h.requireIdle(t)
 			})
 		})
 	}
@@ -751,10 +757,14 @@ func playAgainstModel(script []move) error {
 		for {
 			select {
 			case u := <-h.turns:
-				if turns[u.key] != nil {
-					return fmt.Errorf("two leaders of %s at a time", u.key)
+				key := "k"
+				if u.batch.place == h.place("other") {
+					key = "other"
 				}
-				turns[u.key] = u
+				if turns[key] != nil {
+					return fmt.Errorf("two leaders of %s at a time", key)
+				}
+				turns[key] = u
 				synctest.Wait()
 				continue
 			default:
@@ -869,29 +879,27 @@ func playAgainstModel(script []move) error {
 			}
 		}
 	}
-	for i := range h.combiner.shards {
-		s := &h.combiner.shards[i]
-		n := len(s.batches)
-		if s.first != nil {
-			n++
-		}
-		if n > 0 && failed == nil {
-			failed = fmt.Errorf("%d keys left behind", n)
+	for name, p := range h.places {
+		if p.batch != nil && failed == nil {
+			failed = fmt.Errorf("%s isn't idle", name)
 		}
 	}
 	return failed
 }
 
-// Callers of a few keys come, are answered, hang up, run out of time and see
+// Callers at a few places come, are answered, hang up, run out of time and see
 // leaders crash, all at once. Each question is asked once, so a batch that
 // holds one twice, or an answer to another's question, is an error.
 func TestCombinerStress(t *testing.T) {
 	const callers, rounds = 2000, 20
-	keys := []string{"a", "b", "c", "d"}
 	led := make([]atomic.Int32, callers*rounds)
-	var leaders [4]atomic.Int32
-	c := New(func(_ context.Context, key string, batch *Batch[int, int]) {
-		leader := &leaders[key[0]-'a']
+	var places [4]Place[int, int]
+	leaders := make(map[*Place[int, int]]*atomic.Int32)
+	for i := range places {
+		leaders[&places[i]] = new(atomic.Int32)
+	}
+	c := New(func(_ context.Context, batch *Batch[int, int]) {
+		leader := leaders[batch.place]
 		if leader.Add(1) > 1 {
 			t.Error("two leaders at a time")
 		}
@@ -931,7 +939,7 @@ func TestCombinerStress(t *testing.T) {
 							panic(r)
 						}
 					}()
-					answer, err := c.Do(ctx, keys[rand.IntN(len(keys))], question, nil, nil)
+					answer, err := c.Do(ctx, &places[rand.IntN(len(places))], question, nil, nil)
 					switch {
 					case err == nil:
 						answered.Add(1)
@@ -953,6 +961,8 @@ func TestCombinerStress(t *testing.T) {
 	}
 	require.Positive(t, answered.Load())
 	require.Positive(t, left.Load())
-	requireIdle(t, c)
+	for i := range places {
+		require.Nil(t, places[i].batch)
+	}
 	t.Logf("%d answered, %d left", answered.Load(), left.Load())
 }

@@ -172,7 +172,6 @@ func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 // ended notes that the store was told of f, or that this has panicked.
 func (b *ManyBook[A]) ended(f *refund[A], panicked any) {
 	f.done = true
-	b.remind(f.record, f.request)
 	if f.told != nil {
 		f.told(panicked)
 	}
@@ -238,7 +237,7 @@ func (m *Many[A]) Begin(i int) (_ Work[A], turn counters.Turn) {
 	defer m.rescue(g)
 	if g.batch == nil {
 		r := &m.requests[g.number]
-		g.batch = m.combiner.Begin(r.Client, Request[A]{Request: *r, Kind: m.kind, Record: g.record})
+		g.batch = m.combiner.Begin(&g.record.calls, Request[A]{Request: *r, Kind: m.kind, Record: g.record})
 		if g.batch == nil {
 			if m.busy.TryAgain(&g.tries) {
 				return nil, counters.Later
@@ -282,7 +281,7 @@ func (m *Many[A]) queue(g *group[A]) {
 				requests = append(requests, Request[A]{Request: m.requests[i], Kind: m.kind, Record: g.record})
 			}
 			var more []counters.Taken // if the first leads
-			d, err := m.combiner.Do(m.ctx, requests[0].Request.Client, requests[0], requests[1:], func(_ int, d counters.Decision, err error) {
+			d, err := m.combiner.Do(m.ctx, &g.record.calls, requests[0], requests[1:], func(_ int, d counters.Decision, err error) {
 				more = append(more, taken(d, err))
 			})
 			if err != nil {
@@ -394,7 +393,7 @@ func (m *Many[A]) release(g *group[A], answered bool, cause any) (counters.Decis
 	if g.batch, g.work = nil, nil; !answered {
 		b.Fail(cause)
 	}
-	return m.combiner.End(r.Client, b)
+	return m.combiner.End(b)
 }
 
 // rescue answers a group whose decision has panicked: the others go on.

@@ -12,7 +12,8 @@ import (
 // A Record is what a Book keeps of a client: its account, of type A, and the lock of that.
 type Record[A any] struct {
 	mu      sync.Mutex
-	spent   bool // nothing remained for a call of the last batch: the next may need no store
+	spent   bool                                          // nothing remained for a call of the last batch: the next may need no store
+	calls   combiner.Place[Request[A], counters.Decision] // where those meet that are answered together
 	Account A
 }
 

@@ -57,7 +57,7 @@ type Config[A any] struct {
 	Family  Family[A]
 	NewWork func() Work[A] // returns one that is used for one client after the other
 	Options *counters.Options
-	Clients int // that are remembered at most
+	Clients int // that are remembered at most, or fewestClients if that is more
 	// Bounded says that no call may take longer than the StoreTimeout, whatever its
 	// context leaves.
 	Bounded bool
@@ -77,10 +77,15 @@ type Book[A any] struct {
 	works    sync.Pool // of Work[A]
 }
 
+// fewestClients are remembered whatever the options say: concurrent calls of a client are
+// answered together by what is remembered of it, and a caller that can't wait any longer has
+// to know what its leader has seen.
+const fewestClients = 32
+
 // Open makes b the book of a limiter. The options have no zero values.
 func (b *Book[A]) Open(c Config[A]) {
 	b.config = c
-	b.clients = cache.New[Record[A]](c.Clients)
+	b.clients = cache.New[Record[A]](max(fewestClients, c.Clients))
 	b.combiner = combiner.New(b.lead)
 	b.owing = reconcile.New(c.Clients, c.Options.Background, b.tellDue)
 	b.works.New = func() any { return c.NewWork() }
@@ -105,7 +110,7 @@ func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decisi
 	ctx, cancel := b.within(ctx, r.Now)
 	defer cancel()
 	q := Request[A]{Request: r, Record: c} // as ask does, without a hop
-	d, err := b.combiner.Do(ctx, r.Client, q, nil, nil)
+	d, err := b.combiner.Do(ctx, &c.calls, q, nil, nil)
 	if err != nil {
 		return b.abandon(q, d, err)
 	}
@@ -143,7 +148,7 @@ func (b *Book[A]) Peek(ctx context.Context, r counters.Request) (counters.Decisi
 func (b *Book[A]) ask(ctx context.Context, q Request[A]) (counters.Decision, error) {
 	ctx, cancel := b.within(ctx, q.Now)
 	defer cancel()
-	d, err := b.combiner.Do(ctx, q.Request.Client, q, nil, nil)
+	d, err := b.combiner.Do(ctx, &q.Record.calls, q, nil, nil)
 	if err != nil {
 		return b.abandon(q, d, err)
 	}
@@ -301,8 +306,6 @@ func (b *Book[A]) tell(ctx context.Context, q Request[A]) error {
 	_, err := b.ask(ctx, q)
 	if err != nil {
 		b.tellLater(q.Record, q.Request)
-	} else {
-		b.remind(q.Record, q.Request)
 	}
 	return err
 }
@@ -311,20 +314,9 @@ func (b *Book[A]) tell(ctx context.Context, q Request[A]) error {
 // had to make room for others while the store was gone has been admitted all the same.
 func (b *Book[A]) tellDue(c *Record[A], r counters.Request) error {
 	return b.config.Options.Unhurried(b.config.Timeouts, func(ctx context.Context) error {
-		_, err := b.combiner.Do(ctx, r.Client, Request[A]{Request: r, Kind: Tells, Record: c}, nil, nil)
-		if err == nil {
-			b.remind(c, r)
-		}
+		_, err := b.combiner.Do(ctx, &c.calls, Request[A]{Request: r, Kind: Tells, Record: c}, nil, nil)
 		return err
 	})
-}
-
-// remind has what is due of a client told later, if anything is: its leader may have
-// had another account of it.
-func (b *Book[A]) remind(c *Record[A], r counters.Request) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	b.note(c, r)
 }
 
 // note has a client wait to be told of while anything is due. It is locked.
@@ -378,16 +370,10 @@ func (b *Book[A]) Change(client string, do func(*A)) {
 // meanwhile, as too many others are asked about, it goes on with it all the same. What
 // others do by a new account is as what another process does, but that the old one takes
 // for lost what the new one gives back of its own.
-func (b *Book[A]) lead(ctx context.Context, name string, batch *Batch[A]) {
-	calls := batch.Calls()
-	c := calls[0].Request.Record
-	for _, call := range calls[1:] {
-		if call.Request.Kind != Peeks { // who only looks may have an account of its own
-			c = call.Request.Record
-			break
-		}
-	}
-	w, r := b.startWork(ctx, c, name, batch), calls[0].Request.Request
+func (b *Book[A]) lead(ctx context.Context, batch *Batch[A]) {
+	q := &batch.Calls()[0].Request
+	c, r := q.Record, q.Request
+	w := b.startWork(ctx, c, r.Client, batch)
 	completed := false
 	defer b.endWork(c, w, batch, &r, &completed)
 	for b.nextStep(c, w) != Over {
