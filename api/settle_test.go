@@ -501,7 +501,7 @@ func storeOn(t *testing.T, server *memcachedtest.Server) telemetry.Store {
 	return store
 }
 
-func TestEveryAlgorithmIsSettled(t *testing.T) {
+func TestEachAlgorithmOfCostsIsSettled(t *testing.T) {
 	t.Parallel()
 	names := make(map[string]bool)
 	for limit := range maps.Values(eachAlgorithm()) {

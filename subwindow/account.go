@@ -35,20 +35,20 @@ type due struct {
 }
 
 // A flight is an addition under way, or one without an answer. If that turns out to be done,
-// it is given back but for taken(), which stands for what its callers have admitted alone: the
+// it is given back but for told(), which stands for what its callers have admitted alone: the
 // rest of that is due.
 type flight struct {
 	bucket, sum int64
 	before      int64 // the most that the store can have had before it
-	alone       int64 // what of it was admitted alone, which is due but for taken()
+	alone       int64 // what of it was admitted alone, which is due but for told()
 	seen        bool  // the slot was read since
 	in          int64 // how much of it is taken to be in what was read: what is more than before, up to sum
 	at          int64 // Unix nanoseconds, of its latest request, or after the last known reset if that is later
 	outcome     ledger.Outcome
 }
 
-// taken returns how much of what is alone is taken for counted, and so isn't due.
-func (f *flight) taken() int64 { return min(f.alone, f.in) }
+// told returns how much of what is alone counts as told, and so isn't due.
+func (f *flight) told() int64 { return min(f.alone, f.in) }
 
 // An account is what a process knows of a client. What is in use of a slot is what
 // the store has and what is due.
@@ -246,9 +246,9 @@ func (a *account) toTell(d due) int64 {
 		switch {
 		case f.bucket != d.bucket || f.outcome != ledger.Pending:
 		case d.cost > 0:
-			cost = max(0, cost-(f.alone-f.taken()))
+			cost = max(0, cost-(f.alone-f.told()))
 		default:
-			cost = min(0, cost+f.taken())
+			cost = min(0, cost+f.told())
 		}
 	}
 	return cost
@@ -317,9 +317,9 @@ func (a *account) telling(now int64) (d *due, share float64) {
 	return nil, 1
 }
 
-// told returns what is in use, by believe, without what others are thought to have still to
-// tell. It changes use.
-func (a *account) told(p place, use []int64) []int64 {
+// withoutOthers returns what is in use, by believe, without what others are thought to have
+// still to tell. It changes use.
+func (a *account) withoutOthers(p place, use []int64) []int64 {
 	for _, d := range a.dues() {
 		if i := p.newest() - d.bucket; i >= 0 && i < int64(len(use)) {
 			use[i] = max(0, use[i]-d.more)
@@ -461,7 +461,7 @@ func (a *account) noteRead(bucket, value int64) {
 		if f.outcome.Certain() { // nothing of it is due any more
 			continue
 		}
-		a.owe(bucket, -f.taken(), 0)
+		a.owe(bucket, -f.told(), 0)
 	}
 }
 
@@ -495,9 +495,9 @@ func (a *account) ground() *flight {
 // admit notes that a caller of a flight whose outcome isn't known was admitted alone; of a
 // cost less than 0, that this is given back.
 func (a *account) admit(f *flight, cost int64) {
-	taken := f.taken()
+	before := f.told()
 	f.alone += cost
-	a.owe(f.bucket, taken-f.taken(), 0)
+	a.owe(f.bucket, before-f.told(), 0)
 }
 
 // absorb has what is known of the store include what flights have counted. No exchange

@@ -114,7 +114,7 @@ func (w *work) deny() {
 	telling, _ := w.a.telling(w.now)
 	var told []int64
 	if telling != nil {
-		told = w.a.told(w.place, slices.Clone(w.use))
+		told = w.a.withoutOthers(w.place, slices.Clone(w.use))
 	}
 	for _, c := range w.pending {
 		r := &c.Request.Request

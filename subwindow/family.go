@@ -136,7 +136,7 @@ func (f *family) Learn(a *account, ref any, o ledger.Outcome) {
 	switch flown.outcome = o; {
 	case !awaited: // it is from before a reset
 	case o != ledger.Unknown:
-		if a.owe(flown.bucket, flown.taken(), flown.at); o == ledger.Done {
+		if a.owe(flown.bucket, flown.told(), flown.at); o == ledger.Done {
 			a.owe(flown.bucket, -flown.sum, flown.at)
 			a.untold = a.untold || !f.window.fixed() // the slot may be final to others
 			a.doubtful = true                        // what was read of it may be others'

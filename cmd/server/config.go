@@ -107,7 +107,7 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 		})
 	}
 	fs.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "`address` to serve HTTP on")
-	fs.StringVar(&cfg.http, "http", plainHTTP, "what reads `HTTP`: plain, weir itself where it is plain checks and forward auth, or net, Go's net/http alone")
+	fs.StringVar(&cfg.http, "http", plainHTTP, "what reads `HTTP`: plain, weir itself where a request is plain and Go's net/http where it isn't, or net, net/http alone")
 	fs.StringVar(&cfg.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
 	fs.StringVar(&cfg.grpcListen, "grpc-listen", "", "`address` to serve Envoy's rate limit service on, by gRPC: host:port, or unix:/path/to.sock (default: none)")
 	duration(&cfg.grpcAge, "grpc-max-connection-age", 24*time.Hour, "how `long` a connection of gRPC may last, 0 for any time")

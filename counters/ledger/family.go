@@ -78,8 +78,8 @@ const (
 // Certain reports whether it is known that it was done, or that it wasn't.
 func (o Outcome) Certain() bool { return o > Unknown }
 
-// OutcomeOf returns the outcome of an exchange that has ended with err. It is Unknown
-// of a counters.Unanswered too, which may tell later.
+// OutcomeOf returns the outcome of an exchange that has ended with err, as far as that tells:
+// it is Unknown of a counters.Unanswered, too, which may tell later.
 func OutcomeOf(err error) Outcome {
 	switch {
 	case err == nil:

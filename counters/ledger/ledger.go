@@ -27,10 +27,10 @@
 // store may still count of it aren't both counted.
 //
 // An exchange under way, or without an answer, is a flight. After one without an
-// answer, what the store has is read before anything else is counted. As far as the flight
-// may be in what was read, what its callers have admitted alone is taken for counted, and
-// isn't told. If the store says later that it was done, or not, the difference is due. A
-// flight is known to those of its callers who weren't answered, so that what they admit
+// answer, what the store has is read before anything else is counted. What was read may be
+// higher because of the flight: so much of what its callers have admitted alone counts as told.
+// If the store says later that the flight was done, or that it wasn't, the difference is due.
+// A flight is known to those of its callers who weren't answered, so that what they admit
 // alone is due once, whether it was done or not.
 //
 // A reset is a moment. Nothing that was decided before it, or up to a clock skew
