@@ -58,9 +58,6 @@ type account struct {
 	// generation is the store's, as last read, and verified when all that is known
 	// was last confirmed, in Unix nanoseconds; 0 if nothing is known.
 	generation, verified int64
-	// forgottenTo is a clock skew after the last reset, in Unix nanoseconds: what was decided
-	// up to then may be from before it.
-	forgottenTo int64
 
 	top   int64  // the number of the newest slot
 	slots []slot // newest first, and none behind the last with a count
@@ -151,11 +148,17 @@ func (a *account) become(generation int64, skew time.Duration) {
 
 // dropBefore forgets what was decided before a reset, but not what is known of slots.
 func (a *account) dropBefore(generation int64, skew time.Duration) {
-	a.forgottenTo, a.generation = resetAt(generation)+int64(skew), generation
-	if u := a.owed; u != nil {
-		u.dues = slices.DeleteFunc(u.dues, func(d due) bool { return d.at <= a.forgottenTo })
-		u.flights = slices.DeleteFunc(u.flights, func(f *flight) bool { return f.at <= a.forgottenTo })
+	a.generation = generation
+	if u, until := a.owed, a.forgottenTo(skew); u != nil {
+		u.dues = slices.DeleteFunc(u.dues, func(d due) bool { return d.at <= until })
+		u.flights = slices.DeleteFunc(u.flights, func(f *flight) bool { return f.at <= until })
 	}
+}
+
+// forgottenTo returns until when what was decided may be from before the last reset, by clocks
+// that differ by skew.
+func (a *account) forgottenTo(skew time.Duration) int64 {
+	return resetAt(a.generation) + int64(skew)
 }
 
 // reach moves the account on to the slots of a request at p, and drops those that aren't kept.
@@ -482,10 +485,10 @@ func (a *account) awaits(f *flight) bool {
 }
 
 // ground ends the flight under way, which has had no answer.
-func (a *account) ground() *flight {
+func (a *account) ground(skew time.Duration) *flight {
 	f := a.flight
 	a.flight, a.doubtful = nil, true
-	if f.at > a.forgottenTo { // else the client was reset meanwhile
+	if f.at > a.forgottenTo(skew) { // else the client was reset meanwhile
 		u := a.owing()
 		u.flights = append(u.flights, f)
 	}

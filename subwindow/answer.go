@@ -57,7 +57,7 @@ func (w *work) choose() int64 {
 		at = max(at, r.Now.UnixNano())
 	}
 	if w.use[w.ahead] -= w.sum; w.sum > 0 {
-		*f = flight{bucket: w.bucket, sum: w.sum, before: a.mayHave(w.bucket, a.at(w.bucket).count), at: max(at, a.forgottenTo+1)}
+		*f = flight{bucket: w.bucket, sum: w.sum, before: a.mayHave(w.bucket, a.at(w.bucket).count), at: max(at, a.forgottenTo(w.options.ClockSkew)+1)}
 		a.flight = f
 	}
 	return w.sum
@@ -137,7 +137,7 @@ func (w *work) fail(err error) {
 		w.counted = false
 		a.owe(w.bucket, -w.sum, w.now)
 	case a.flight != nil && ledger.OutcomeOf(err) == ledger.Unknown:
-		f, w.spare = a.ground(), nil
+		f, w.spare = a.ground(w.options.ClockSkew), nil
 		w.fly(f, err)
 	case a.flight != nil:
 		a.flight, w.spare = nil, nil

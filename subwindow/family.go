@@ -105,7 +105,7 @@ func (f *family) Leave(*account, counters.Request, error) (d counters.Decision, 
 // Refund implements ledger.Family.
 func (f *family) Refund(a *account, r counters.Request, taken counters.Decision) (tell bool) {
 	p := f.window.place(r.Now)
-	if p.now <= a.forgottenTo {
+	if p.now <= a.forgottenTo(f.options.ClockSkew) {
 		return false
 	}
 	flown, _ := taken.Receipt.Alone.(*flight)

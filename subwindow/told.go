@@ -109,7 +109,7 @@ func (w *work) repaired(generation int64) {
 		for _, l := range lost {
 			// If there is more, others have counted since, and nothing may have been put back.
 			if i := slices.Index(w.buckets, l.bucket); i >= 0 && w.read[i] <= l.known {
-				a.owe(l.bucket, -l.missing, a.forgottenTo+int64(w.window.Horizon)) // so late that this reset doesn't drop it
+				a.owe(l.bucket, -l.missing, a.forgottenTo(w.options.ClockSkew)+int64(w.window.Horizon)) // so late that this reset doesn't drop it
 			}
 		}
 		a.doubtful = true
@@ -150,8 +150,8 @@ func (w *work) duesTold() (err error) {
 		case o == ledger.NotDone:
 			err = added.Err
 		case d.cost > 0:
-			a.flight = &flight{bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.forgottenTo+1)}
-			w.fly(a.ground(), added.Err)
+			a.flight = &flight{bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.forgottenTo(w.options.ClockSkew)+1)}
+			w.fly(a.ground(w.options.ClockSkew), added.Err)
 			err = added.Err
 		default: // it is taken for done: nothing is subtracted twice, as that would admit too much
 			a.owe(d.bucket, -d.cost, 0)

@@ -91,7 +91,7 @@ func (w *work) reach() { w.a.reach(w.place, w.kept) }
 // End implements ledger.Work.
 func (w *work) End() {
 	if w.a.flight != nil { // the leader has panicked, and nobody will tell
-		w.a.ground().outcome = ledger.Unknown
+		w.a.ground(w.options.ClockSkew).outcome = ledger.Unknown
 	}
 	clear(w.pending[:cap(w.pending)])
 	clear(w.keys[:cap(w.keys)])
@@ -115,4 +115,6 @@ func (w *work) open(bucket int64) time.Duration {
 }
 
 // reset reports whether a reset of the client may still be under way.
-func (w *work) reset() bool { return w.now <= w.a.forgottenTo+int64(w.options.StoreTimeout) }
+func (w *work) reset() bool {
+	return w.now <= w.a.forgottenTo(w.options.ClockSkew)+int64(w.options.StoreTimeout)
+}
