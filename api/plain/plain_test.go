@@ -237,6 +237,18 @@ func (w way) TestEachHeadIsItsOwn(t *testing.T) {
 	}
 }
 
+// net/http closes the connection of a client that goes on sending in two steps, so that its
+// answer isn't lost.
+func (w way) TestNetHTTPCanSayThatNothingFollows(t *testing.T) {
+	t.Parallel()
+	c := w.newSite(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }).dial(t)
+	c.send(t, "POST /plain HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n"+strings.Repeat(" ", 20_000))
+	_, last := c.answer(t)
+	assert.True(t, last)
+	_, err := c.answers.ReadByte()
+	assert.ErrorIs(t, err, io.EOF)
+}
+
 func (w way) TestAPanicEndsItsConnectionOnly(t *testing.T) {
 	t.Parallel()
 	s := w.newSite(t, func(_ http.ResponseWriter, r *http.Request) {

@@ -289,3 +289,12 @@ func (c *begunConn) Read(p []byte) (int, error) {
 	}
 	return c.Conn.Read(p)
 }
+
+// CloseWrite is for net/http, which so has a client that is refused while it sends read its answer
+// before the connection is reset.
+func (c *begunConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}

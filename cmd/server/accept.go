@@ -77,6 +77,15 @@ func (c *placedConn) Close() error {
 	return c.Conn.Close()
 }
 
+// CloseWrite is for net/http, which so has a client that is refused while it sends read its answer
+// before the connection is reset.
+func (c *placedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
 func (c *placedConn) SyscallConn() (syscall.RawConn, error) {
 	file, ok := c.Conn.(syscall.Conn)
 	if !ok {

@@ -441,6 +441,23 @@ func TestShutdownGrace(t *testing.T) {
 	}
 }
 
+// Who is refused while still sending is told that nothing follows before the connection is reset,
+// which may cost some clients the answer.
+func TestARefusedClientReadsItsAnswerToTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, by := range []string{"plain", "net"} {
+		r := startProgram(t, "-http", by)
+		conn, err := net.Dial("tcp", r.Address())
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = io.WriteString(conn, "POST /v1/check HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n"+strings.Repeat(" ", 20_000))
+		require.NoError(t, err)
+		answer, err := io.ReadAll(conn)
+		require.NoError(t, err, by)
+		assert.Contains(t, string(answer), "413 Request Entity Too Large")
+	}
+}
+
 // A connection that nobody has sent anything on doesn't hold the end up.
 func TestASilentConnectionIsClosedInTheEnd(t *testing.T) {
 	t.Parallel()
