@@ -292,6 +292,27 @@ func TestALimitThatHasChangedMeanwhile(t *testing.T) {
 	}
 }
 
+// A limit that counts requests by now isn't charged tokens: of 60 a minute, 90,000 would be in the
+// way for a day. It isn't given any back either.
+func TestALimitThatCountsRequestsByNow(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, _ string, limit policy.Limit) {
+		s := newService(newPolicy("llm", limit))
+		for _, cost := range []int64{10, 90_000} {
+			r := s.reserve(t, 20)
+			requests := limit
+			requests.CountsRequests = true
+			s.SetPolicies(bindLimiters(s.store, s.cfg.Metrics, newPolicy("llm", requests)))
+			before := s.remains(t)
+			settled := s.settleAt(t, r.Receipt, cost)
+			require.Equal(t, http.StatusOK, settled.Code, settled.Body)
+			assert.Empty(t, settled.Limits)
+			assert.Equal(t, before, s.remains(t))
+			s.SetPolicies(bindLimiters(s.store, s.cfg.Metrics, newPolicy("llm", limit)))
+		}
+	})
+}
+
 // Of 64 that settle one receipt at three instances one does.
 func TestManySettleOneReceipt(t *testing.T) {
 	t.Parallel()

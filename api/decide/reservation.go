@@ -36,7 +36,7 @@ func (a *Answer) Receipt(limits []receipt.Limit) (r receipt.Receipt, reserved bo
 	}
 	r.Limits = limits
 	for i := range a.Limits {
-		if l := &a.Limits[i]; l.consumed() && (!l.CountsRequests || l.Lease > 0) {
+		if l := &a.Limits[i]; l.consumed() && settles(l.Limit) {
 			r.Limits = append(r.Limits, l.reserved(a.plan.names[i]))
 		}
 	}
@@ -47,6 +47,10 @@ func (a *Answer) Receipt(limits []receipt.Limit) (r receipt.Receipt, reserved bo
 	r.Until = a.Now.Add(a.Policy.SettleWithin)
 	return r, true
 }
+
+// settles reports whether what l has counted can be settled: a request stays one, but its places
+// are given back.
+func settles(l *policy.Limit) bool { return !l.CountsRequests || l.Lease > 0 }
 
 // reserved returns what l, which has admitted its cost, has reserved, by its name in receipts.
 func (l *LimitCheck) reserved(name uint32) receipt.Limit {

@@ -18,12 +18,12 @@ import (
 // consumed.
 var ErrLate = errors.New("decide: the receipt is too old")
 
-// reservedIn yields each limit of r that the policy still has, and what it has counted.
+// reservedIn yields each limit of r that the policy still has and settles, and what it has counted.
 func (d *Decider) reservedIn(r *receipt.Receipt) iter.Seq2[*policy.Limit, *receipt.Limit] {
 	return func(yield func(*policy.Limit, *receipt.Limit) bool) {
 		for i := range r.Limits {
 			l := &r.Limits[i]
-			if at := slices.Index(d.plans[nil].names, l.Name); at >= 0 && !yield(&d.Limits[at], l) {
+			if at := slices.Index(d.plans[nil].names, l.Name); at >= 0 && settles(&d.Limits[at]) && !yield(&d.Limits[at], l) {
 				return
 			}
 		}
