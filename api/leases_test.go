@@ -402,6 +402,23 @@ func TestARefusedRenewalIsNotLost(t *testing.T) {
 	}
 }
 
+// What on_store_error admits takes no place and renews none, so it isn't counted as a lease: it
+// never ends.
+func TestWhatIsAllowedWithoutTheStoreIsNoLease(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("llm", places("in-flight", 1, 10*time.Second))
+	p.OnStoreError = policy.StoreErrorAllow
+	s := newService(p)
+	receipt := s.acquire(t).Receipt
+	s.clock.at(3 * time.Second)
+	s.store.failWith(counters.ErrTimeout)
+	require.Equal(t, http.StatusOK, s.renewAt(t, receipt).Code)
+	require.True(t, s.check(t, `{"policy":"llm","client":"another","settle":true}`).Allowed)
+	counted := s.do(t, http.MethodGet, "/metrics", "").Body
+	assert.Contains(t, counted, `weir_leases_total{limit="in-flight",outcome="granted",policy="llm"} 1`+"\n")
+	assert.NotContains(t, counted, `outcome="renewed"`)
+}
+
 // Who couldn't be given a receipt is told so before anything is counted: nobody could release
 // what it holds.
 func TestAReceiptThatHasNoRoomIsRefused(t *testing.T) {

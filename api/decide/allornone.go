@@ -214,7 +214,7 @@ func (j *joint) refund() {
 			if one.limits[0].countsDenied(a.Policy) {
 				continue
 			}
-			if one.limits[0].consumed() {
+			if one.limits[0].Consumed() {
 				consumed = append(consumed, one)
 			}
 			if one.limits[0].needsLook() && !a.Refused {

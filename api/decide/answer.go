@@ -151,12 +151,12 @@ func (l *LimitCheck) countsDenied(p *policy.Policy) bool {
 	return l.Lease == 0 && (p.CountDenied || l.CountDenied)
 }
 
-// consumed reports whether l has admitted its cost.
-func (l *LimitCheck) consumed() bool { return l.asked && l.decided && l.Allowed }
+// Consumed reports whether l has admitted its cost: not if only on_store_error has.
+func (l *LimitCheck) Consumed() bool { return l.asked && l.decided && l.Allowed }
 
 // needsLook reports whether a check that other limits deny has yet to find out how l stands: l
 // wasn't asked, or what it admitted is given back.
-func (l *LimitCheck) needsLook() bool { return !l.asked || l.consumed() }
+func (l *LimitCheck) needsLook() bool { return !l.asked || l.Consumed() }
 
 // refund gives back what l has consumed. The denial stands, whether this
 // succeeds or not, and the limiter counts its failures.
@@ -266,7 +266,7 @@ func (a *Answer) TakeBack(ctx context.Context) {
 // undo gives back what the limits of a have admitted, but for those in which denied requests count.
 func (a *Answer) undo(ctx context.Context, now time.Time) {
 	for i := range a.Limits {
-		if l := &a.Limits[i]; l.consumed() && !l.countsDenied(a.Policy) {
+		if l := &a.Limits[i]; l.Consumed() && !l.countsDenied(a.Policy) {
 			l.refund(ctx, now)
 		}
 	}

@@ -71,7 +71,7 @@ func (d *Decider) ReserveLimits(checks []LimitCheck, within time.Duration) (r re
 		return r, len(checks) == 0
 	}
 	for i := range checks {
-		if c := &checks[i]; c.consumed() && !c.Exception.IsExempt() {
+		if c := &checks[i]; c.Consumed() && !c.Exception.IsExempt() {
 			r.Limits = append(r.Limits, c.reserved(nameOfCheck(c)))
 		}
 	}

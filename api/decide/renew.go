@@ -59,7 +59,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		case !c.Allowed:
 			err = ErrLost
 		default:
-			if renewed = append(renewed, c); c.decided { // else on_store_error allows, and the lease that there is goes on
+			if renewed = append(renewed, c); c.Consumed() { // else on_store_error allows, and the lease that there is goes on
 				*l = c.reserved(l.Name)
 				l.Position = cmp.Or(l.Position, now.UnixNano())
 			}
@@ -81,7 +81,9 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		return 0, ErrSettled
 	}
 	for i := range renewed {
-		d.observer.Renewed(&renewed[i], nil)
+		if c := &renewed[i]; c.Consumed() {
+			d.observer.Renewed(c, nil)
+		}
 	}
 	return within, err
 }

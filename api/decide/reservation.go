@@ -36,7 +36,7 @@ func (a *Answer) Receipt(limits []receipt.Limit) (r receipt.Receipt, reserved bo
 	}
 	r.Limits = limits
 	for i := range a.Limits {
-		if l := &a.Limits[i]; l.consumed() && settles(l.Limit) {
+		if l := &a.Limits[i]; l.Consumed() && settles(l.Limit) {
 			r.Limits = append(r.Limits, l.reserved(a.plan.names[i]))
 		}
 	}
@@ -75,7 +75,7 @@ func nameOf(l *policy.Limit) uint32 {
 // held; 0 if there are none.
 func (a *Answer) RenewWithin() (within time.Duration) {
 	for i := range a.Limits {
-		if l := &a.Limits[i]; l.Lease > 0 && l.consumed() {
+		if l := &a.Limits[i]; l.Lease > 0 && l.Consumed() {
 			within = leastOf(within, max(relied(l.Lease)-a.Held, time.Millisecond))
 		}
 	}

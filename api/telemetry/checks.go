@@ -118,7 +118,7 @@ func (c *Checks) Decided(a *decide.Answer, now time.Time, took time.Duration) {
 		switch l := &a.Limits[i]; {
 		case a.Denied && !l.Allowed:
 			c.limits[i].denied.Inc()
-		case l.Lease > 0 && l.Cost > 0 && !a.Denied:
+		case l.Lease > 0 && l.Cost > 0 && !a.Denied && l.Consumed():
 			c.limits[i].granted.Inc()
 		}
 	}
@@ -239,7 +239,7 @@ func (c LimitChecks) Decided(a *decide.Answer, now time.Time, took time.Duration
 		case a.Allowed:
 			c.allowed.Add(l.Client, 1, now)
 			c.cost.Add(l.Client, l.Cost, now)
-			if l.Lease > 0 && l.Cost > 0 {
+			if l.Lease > 0 && l.Cost > 0 && l.Consumed() {
 				c.leases.WithLabelValues(c.policy, l.Name, "granted").Inc()
 			}
 		}
