@@ -46,6 +46,9 @@ func (x *caller) watch() {
 	}
 	x.gone = make(chan struct{})
 	in := x.body.input
+	if in.start == in.end { // else a request that has filled the buffer would leave no room
+		in.start, in.end = 0, 0
+	}
 	switch {
 	case x.body.left > 0 || in.end == len(in.buf):
 		return

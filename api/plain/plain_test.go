@@ -299,10 +299,13 @@ func TestTheContextEndsWhenTheClientLeaves(t *testing.T) {
 			<-asked
 		}
 	}
-	c.send(t, "POST /plain/leave HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi")
-	<-asked
-	require.NoError(t, c.Close())
-	<-asked
+	for _, body := range []int{2, firstBuffer, 100 * firstBuffer} {
+		c := s.dial(t)
+		c.send(t, fmt.Sprintf("POST /plain/leave HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", body, strings.Repeat("x", body)))
+		<-asked
+		require.NoError(t, c.Close())
+		<-asked
+	}
 }
 
 // Shutdown closes what is idle, and waits for the rest.
