@@ -174,7 +174,8 @@ type Result struct {
 //
 // Checks of one client of one policy are made in their order, others side by
 // side, in requests of at most 1000 checks, one after the other. Timeout
-// bounds all of them together.
+// bounds all of them together. Unlike those of Check, places that weir admits to
+// after that aren't given back, and are free a lease later.
 func (c *Client) CheckMany(ctx context.Context, checks []Check) []Result {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()

@@ -19,7 +19,9 @@ type Limiter interface {
 
 // Middleware lets a handler serve only what l allows: Admit answers the rest.
 // check says what a request asks for; it names the client, so take care that
-// nobody can choose a name (behind a proxy, RemoteAddr is the proxy's).
+// nobody can choose a name (behind a proxy, RemoteAddr is the proxy's). Nobody settles the check:
+// for a policy that has the algorithm concurrency, and so answers 400 to all that aren't to be
+// settled, there is Client.Concurrent.
 func Middleware(l Limiter, check func(*http.Request) Check) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
