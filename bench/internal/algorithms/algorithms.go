@@ -43,6 +43,7 @@ type Algorithm struct {
 	Strict bool
 	Capped bool
 	Kind   Kind
+	Color  color.Color // in all pictures; those of one kind may share it
 
 	// Of those that aren't windows.
 	policy  string // what policy files call them
@@ -71,18 +72,18 @@ func opens[L Limiter](open func(counters.StateStore, time.Duration, int64, cas.C
 
 // All are the algorithms. Nobody changes them.
 var All = []Algorithm{
-	{Name: Fixed},
-	{Name: Sliding1, Slots: 1},
-	{Name: Sliding4, Slots: 4},
-	{Name: Sliding5, Slots: 5},
-	{Name: Sliding10, Slots: 10},
-	{Name: Sliding60, Slots: 60},
-	{Name: Strict60, Slots: 60, Strict: true},
-	{Name: Capped10, Slots: 10, Capped: true},
-	{Name: Capped60, Slots: 60, Capped: true},
-	{Name: Token, Kind: Bucket, policy: "token_bucket", state: opens(cas.NewTokenBucket)},
-	{Name: Leaky, Kind: Bucket, policy: "leaky_bucket", state: opens(cas.NewLeakyBucket)},
-	{Name: Log, Kind: Times, policy: "sliding_log", state: opens(cas.NewSlidingLog)},
+	{Name: Fixed, Color: report.Vermillion},
+	{Name: Sliding1, Slots: 1, Color: report.Sky},
+	{Name: Sliding4, Slots: 4, Color: report.Blue},
+	{Name: Sliding5, Slots: 5, Color: report.Blue},
+	{Name: Sliding10, Slots: 10, Color: report.Blue},
+	{Name: Sliding60, Slots: 60, Color: report.Indigo},
+	{Name: Strict60, Slots: 60, Strict: true, Color: report.Green},
+	{Name: Capped10, Slots: 10, Capped: true, Color: report.Orange},
+	{Name: Capped60, Slots: 60, Capped: true, Color: report.Orange},
+	{Name: Token, Kind: Bucket, Color: report.Purple, policy: "token_bucket", state: opens(cas.NewTokenBucket)},
+	{Name: Leaky, Kind: Bucket, Color: report.Purple, policy: "leaky_bucket", state: opens(cas.NewLeakyBucket)},
+	{Name: Log, Kind: Times, Color: report.Wine, policy: "sliding_log", state: opens(cas.NewSlidingLog)},
 	counting(Counting64, 64),
 	counting(Counting32, 32),
 }
@@ -97,7 +98,7 @@ var Leases = Algorithm{Name: "leases", Kind: Times, policy: "concurrency", state
 // counting returns a log that counts, with so many entries.
 func counting(name string, entries int64) Algorithm {
 	policy := fmt.Sprintf("sliding_log, entries: %d", entries)
-	return Algorithm{Name: name, Kind: Times, policy: policy, entries: entries, state: opens(cas.NewCountingLog)}
+	return Algorithm{Name: name, Kind: Times, Color: report.Wine, policy: policy, entries: entries, state: opens(cas.NewCountingLog)}
 }
 
 // Select returns the algorithms with these names, in their order. It panics if
@@ -137,29 +138,6 @@ func (a Algorithm) Short() string { return Plain(a.Name) }
 // Plain returns a name in lower case, without = and with - for spaces.
 func Plain(name string) string {
 	return strings.NewReplacer(" ", "-", "=", "").Replace(strings.ToLower(name))
-}
-
-// Color returns the color that the algorithm has in all pictures. Those of one
-// kind may share it.
-func (a Algorithm) Color() color.Color {
-	switch {
-	case a.Kind == Bucket:
-		return report.Purple
-	case a.Kind == Times:
-		return report.Wine
-	case a.Strict:
-		return report.Green
-	case a.Capped:
-		return report.Orange
-	case a.Slots == 0:
-		return report.Vermillion
-	case a.Slots == 1:
-		return report.Sky
-	case a.Slots <= 10:
-		return report.Blue
-	default:
-		return report.Indigo
-	}
 }
 
 // Policy returns the keys of a limit in a policy file that say which it is.

@@ -14,7 +14,7 @@ func TestColorsTellAlgorithmsApart(t *testing.T) {
 	t.Parallel()
 	named := make(map[color.Color][]string)
 	for _, a := range All {
-		named[a.Color()] = append(named[a.Color()], a.Name)
+		named[a.Color] = append(named[a.Color], a.Name)
 	}
 	var kinds [][]string
 	for _, names := range named {

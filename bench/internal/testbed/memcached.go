@@ -176,13 +176,9 @@ type MemcachedConn struct {
 	r    *bufio.Reader
 }
 
-// DialMemcached connects to a host:port, or to a socket's path.
+// DialMemcached connects to a host:port.
 func DialMemcached(ctx context.Context, addr string) (*MemcachedConn, error) {
-	network := "tcp"
-	if strings.HasPrefix(addr, "/") {
-		network = "unix"
-	}
-	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func (t Trace) panel(first bool, e Estimate) *report.Plot {
 		for i, v := range values {
 			points[i] = plotter.XY{X: from + float64(i)*every, Y: float64(v)}
 		}
-		return p.Line(points, width, algorithms.Named(e.Algorithm).Color())
+		return p.Line(points, width, algorithms.Named(e.Algorithm).Color)
 	}
 	area := line(truth, 0)
 	area.FillColor = report.Pale
