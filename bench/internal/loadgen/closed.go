@@ -3,6 +3,7 @@ package loadgen
 import (
 	"cmp"
 	"context"
+	"iter"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -147,26 +148,15 @@ func (t *sharedTally) count(admitted bool, latency time.Duration) {
 	Record(t.Latency, latency)
 }
 
-// SliceCount is how many times a row goes back and forth between weir and what
-// it is compared with, so that what else the machine does hits both alike.
-const SliceCount = 3
-
-// TakeTurns lets each of so many sides work for a part of the time, SliceCount
-// times. It returns what each did in all, and its rate in each turn.
-func TakeTurns(sides int, d time.Duration, work func(side int, d time.Duration) (Tally, error)) (totals []Tally, rates [][]float64, err error) {
-	totals, rates = make([]Tally, sides), make([][]float64, sides)
-	for i := range totals {
-		totals[i] = NewTally()
-	}
-	for range SliceCount {
-		for i := range sides {
-			t, err := work(i, d/SliceCount)
-			if err != nil {
-				return nil, nil, err
+// TakeTurns yields each of so many sides a few times, in turn, so that what else the
+// machine does hits all alike; and for how long it works then, which is d in all.
+func TakeTurns(sides int, d time.Duration) iter.Seq2[int, time.Duration] {
+	const times = 3
+	return func(yield func(int, time.Duration) bool) {
+		for n := range times * sides {
+			if !yield(n%sides, d/times) {
+				return
 			}
-			totals[i].Add(t)
-			rates[i] = append(rates[i], t.Rate())
 		}
 	}
-	return totals, rates, nil
 }

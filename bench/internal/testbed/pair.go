@@ -1,7 +1,6 @@
 package testbed
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -69,13 +68,17 @@ func Compare(ctx context.Context, warmUp, d time.Duration, weir, other *Side) (*
 
 // measure loads each side for d in all: the other, which is side 0, and then weir.
 func (p *Pair) measure(d time.Duration, load func(side int, d time.Duration) (loadgen.Tally, error)) error {
-	totals, rates, err := loadgen.TakeTurns(2, d, load)
-	if err != nil {
-		return err
-	}
-	p.Other, p.Weir = totals[0], totals[1]
-	for i, rate := range rates[1] {
-		p.Ratios = append(p.Ratios, rate/rates[0][i])
+	p.Other, p.Weir = loadgen.NewTally(), loadgen.NewTally()
+	totals, rates := []*loadgen.Tally{&p.Other, &p.Weir}, []float64{0, 0}
+	for side, d := range loadgen.TakeTurns(2, d) {
+		t, err := load(side, d)
+		if err != nil {
+			return err
+		}
+		totals[side].Add(t)
+		if rates[side] = t.Rate(); side == 1 {
+			p.Ratios = append(p.Ratios, rates[1]/rates[0])
+		}
 	}
 	return nil
 }
@@ -121,30 +124,19 @@ func (used CPUTimes) perCheck(weir, other loadgen.Tally) CPUTimes {
 func atOnce(ctx context.Context, d time.Duration, weir, other *Side) (CPUTimes, error) {
 	var used CPUTimes
 	var tallies [2]loadgen.Tally
-	clocks := map[*Process]*time.Duration{weir.Process: &used.Weir, weir.Memcached.Process: &used.Memcached, other.Process: &used.Other}
+	clocks := Clocks{&used.Weir: weir.CPU, &used.Memcached: weir.Memcached.CPU, &used.Other: other.CPU}
 	if other.Memcached != nil {
-		clocks[other.Memcached.Process] = &used.OtherMemcached
+		clocks[&used.OtherMemcached] = other.Memcached.CPU
 	}
-	add := func(sign time.Duration) error {
-		for process, into := range clocks {
-			cpu, err := process.CPU()
-			if err != nil {
-				return err
-			}
-			*into += sign * cpu
-		}
-		return nil
-	}
-	if err := add(-1); err != nil {
-		return used, err
-	}
-	err := Parallel(2, 2, func(i int) (err error) {
-		half := *[]*Side{weir, other}[i]
-		half.Connections = half.Connections[:max(1, len(half.Connections)/2)]
-		tallies[i], err = half.Load(ctx, d)
-		return err
+	err := clocks.During(func() error {
+		return Parallel(2, 2, func(i int) (err error) {
+			half := *[]*Side{weir, other}[i]
+			half.Connections = half.Connections[:max(1, len(half.Connections)/2)]
+			tallies[i], err = half.Load(ctx, d)
+			return err
+		})
 	})
-	if err := cmp.Or(err, add(+1)); err != nil {
+	if err != nil {
 		return used, err
 	}
 	return used.perCheck(tallies[0], tallies[1]), nil

@@ -7,6 +7,7 @@ package testbed
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -109,6 +110,27 @@ func (s *Process) CPU() (time.Duration, error) {
 
 // OwnCPU returns the processor time that this process has used.
 func OwnCPU() (time.Duration, error) { return cpu(os.Getpid()) }
+
+// Clocks tell the processor times of processes, each with what its own is added to.
+type Clocks map[*time.Duration]func() (time.Duration, error)
+
+// During adds what the processes use while run runs.
+func (c Clocks) During(run func() error) error {
+	add := func(sign time.Duration) error {
+		for into, cpu := range c {
+			used, err := cpu()
+			if err != nil {
+				return err
+			}
+			*into += sign * used
+		}
+		return nil
+	}
+	if err := add(-1); err != nil {
+		return err
+	}
+	return cmp.Or(run(), add(+1))
+}
 
 // A log keeps what is written to it. It is safe for concurrent use.
 type log struct {

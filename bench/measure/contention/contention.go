@@ -91,14 +91,12 @@ func measureRates(ctx context.Context, cfg config, s shape) ([]rateRow, error) {
 			return nil, err
 		}
 	}
-	for range loadgen.SliceCount {
-		for i, p := range all {
-			o, err := p.run(cfg.duration / loadgen.SliceCount)
-			if err != nil {
-				return nil, err
-			}
-			outcomes[i].add(o)
+	for i, d := range loadgen.TakeTurns(len(all), cfg.duration) {
+		o, err := all[i].run(d)
+		if err != nil {
+			return nil, err
 		}
+		outcomes[i].add(o)
 	}
 	rows := make([]rateRow, len(loops))
 	for i, loop := range loops {

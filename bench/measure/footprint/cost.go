@@ -134,19 +134,10 @@ func measureCost(ctx context.Context, a algorithms.Algorithm, clients int, now t
 // there are so many: the median of timed runs.
 func processorTimes(m *testbed.Memcached, checks int, run func() error) (weir, store time.Duration, err error) {
 	var ofWeir, ofStore []time.Duration
-	used := func(sign time.Duration) error {
-		w, err := testbed.OwnCPU()
-		if err != nil {
-			return err
-		}
-		s, err := m.CPU()
-		weir, store = weir+sign*w, store+sign*s
-		return err
-	}
+	clocks := testbed.Clocks{&weir: testbed.OwnCPU, &store: m.CPU}
 	for range timed {
 		weir, store = 0, 0
-		err := errors.Join(used(-1), run(), used(+1))
-		switch {
+		switch err := clocks.During(run); {
 		case errors.Is(err, errors.ErrUnsupported):
 			return 0, 0, nil
 		case errors.Is(err, counters.ErrTimeout): // the machine was busy

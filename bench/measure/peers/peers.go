@@ -22,6 +22,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
@@ -158,56 +160,54 @@ func (b *bench) warm(ctx context.Context) error {
 
 // rates lets the products take turns under as many requests as they answer.
 func (b *bench) rates(ctx context.Context, t loadgen.Traffic) (rows []rateRow, err error) {
-	used := make([]time.Duration, len(b.products))
-	tallies, rates, err := loadgen.TakeTurns(len(b.products), b.duration, func(i int, d time.Duration) (tally loadgen.Tally, err error) {
-		p := b.products[i]
-		report.Progress("%s: %s", p.name, t.Name)
-		before, err := p.CPU()
-		if err != nil {
-			return tally, err
-		}
-		if tally, err = b.drive(ctx, p, never, t.Clients, d); err != nil {
-			return tally, err
-		}
-		after, err := p.CPU()
-		used[i] += after - before
-		return tally, err
-	})
-	for i, tally := range tallies {
-		rows = append(rows, rateRow{
-			Product: b.products[i].name, Traffic: t.Name, Rate: tally.Rate(), Slices: rates[i],
-			CPU: used[i] / time.Duration(max(1, tally.Checks())), Percentiles: report.NewPercentiles(tally.Latency),
-		})
+	tallies := make([]loadgen.Tally, len(b.products))
+	for i, p := range b.products {
+		rows, tallies[i] = append(rows, rateRow{Product: p.name, Traffic: t.Name}), loadgen.NewTally()
 	}
-	return rows, err
+	for i, d := range loadgen.TakeTurns(len(b.products), b.duration) {
+		p, row := b.products[i], &rows[i]
+		report.Progress("%s: %s", p.name, t.Name)
+		if err := (testbed.Clocks{&row.CPU: p.CPU}).During(func() error {
+			tally, err := b.drive(ctx, p, never, t.Clients, d)
+			if err == nil {
+				tallies[i].Add(tally)
+				row.Slices = append(row.Slices, tally.Rate())
+			}
+			return err
+		}); err != nil {
+			return nil, err
+		}
+	}
+	for i, tally := range tallies {
+		rows[i].Rate, rows[i].Percentiles = tally.Rate(), report.NewPercentiles(tally.Latency)
+		rows[i].CPU /= time.Duration(max(1, tally.Checks()))
+	}
+	return rows, nil
 }
 
 // halfLoad measures latency at a rate, which is the same for all.
 func (b *bench) halfLoad(ctx context.Context, rate float64) (rows []latencyRow, err error) {
-	const parts = loadgen.SliceCount
-	pace := loadgen.Pace{Rate: rate, Length: b.duration}
-	totals := make([]*loadgen.Sample, len(b.products))
+	totals := make([]*hdrhistogram.Histogram, len(b.products))
 	for i := range totals {
-		totals[i] = loadgen.NewSample(pace)
+		totals[i] = loadgen.NewHistogram()
 	}
-	for range parts {
-		for i, p := range b.products {
-			report.Progress("%s: %.0f a second", p.name, rate)
-			callers, err := p.dial(ctx, never, callersEach)
-			if err != nil {
-				return nil, err
-			}
-			turn := &loadgen.Turn{Clients: loadgen.Distinct.Clients}
-			seen := callers.OpenLoop(ctx, loadgen.Pace{Rate: rate, Length: b.duration / parts}, turn.Client)
-			callers.Close()
-			if err := cmp.Or(ctx.Err(), seen.Fault()); err != nil {
-				return nil, fmt.Errorf("%s at half load: %w", p.name, err)
-			}
-			totals[i].Add(seen)
+	for i, d := range loadgen.TakeTurns(len(b.products), b.duration) {
+		p := b.products[i]
+		report.Progress("%s: %.0f a second", p.name, rate)
+		callers, err := p.dial(ctx, never, callersEach)
+		if err != nil {
+			return nil, err
 		}
+		turn := &loadgen.Turn{Clients: loadgen.Distinct.Clients}
+		seen := callers.OpenLoop(ctx, loadgen.Pace{Rate: rate, Length: d}, turn.Client)
+		callers.Close()
+		if err := cmp.Or(ctx.Err(), seen.Fault()); err != nil {
+			return nil, fmt.Errorf("%s at half load: %w", p.name, err)
+		}
+		totals[i].Merge(seen.Latency)
 	}
 	for i, p := range b.products {
-		rows = append(rows, latencyRow{Product: p.name, Rate: rate, Percentiles: report.NewPercentiles(totals[i].Latency)})
+		rows = append(rows, latencyRow{Product: p.name, Rate: rate, Percentiles: report.NewPercentiles(totals[i])})
 	}
 	return rows, nil
 }
