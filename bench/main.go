@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"weir/bench/internal/algorithms"
 	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
 	"weir/bench/measure/contention"
@@ -41,7 +42,7 @@ func commands() []command {
 		{"peers", "weir in turns with envoyproxy/ratelimit, over gRPC and HTTP, and with rate-limiter-flexible in Node", peers.Run},
 		{"faults", "what callers see while Memcached, the network and weir itself fail, against what weir promises", faults.Run},
 		{"simulate", "limiters over a model Memcached, in an order and with faults that a seed picks, against what the docs promise", simulate.Run},
-		{"report", "REPORT.md and its pictures, from the results of the others", report.Write(sections())},
+		{"report", "REPORT.md and its pictures, from the results of the others", report.Write(sections(), report.Lines(algorithms.All, algorithms.Algorithm.String))},
 		{testbed.NoopCommand, "", throughput.Noop},
 		{contention.ShareCommand, "", contention.Share},
 	}

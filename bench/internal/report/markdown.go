@@ -3,7 +3,6 @@ package report
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"strings"
 )
 
@@ -28,7 +27,7 @@ func (m *markdown) close() {
 	m.text.Reset()
 }
 
-func (m *markdown) table(title, header string, rows func(t io.Writer)) {
+func (m *markdown) table(title, header string, lines []string) {
 	m.close()
 	if !bytes.HasSuffix(m.out.Bytes(), []byte("\n\n")) {
 		fmt.Fprintln(m.out)
@@ -36,9 +35,7 @@ func (m *markdown) table(title, header string, rows func(t io.Writer)) {
 	if title != "" {
 		fmt.Fprintf(m.out, "**%s**\n\n", title)
 	}
-	var body bytes.Buffer
-	rows(&body)
-	for i, line := range append([]string{header}, strings.Split(strings.TrimSuffix(body.String(), "\n"), "\n")...) {
+	for i, line := range append([]string{header}, lines...) {
 		cells := strings.Split(strings.TrimSuffix(strings.ReplaceAll(line, "|", "\\|"), "\t"), "\t")
 		fmt.Fprintf(m.out, "| %s |\n", strings.Join(cells, " | "))
 		if i == 0 {

@@ -26,8 +26,8 @@ type Section struct {
 }
 
 // Write returns the command that makes REPORT.md and its pictures from the
-// sections' files.
-func Write(sections []Section) Command {
+// sections' files, with a table of the algorithms.
+func Write(sections []Section, algorithms []string) Command {
 	return func(_ context.Context, args []string, out io.Writer) error {
 		flags := flag.NewFlagSet("report", flag.ContinueOnError)
 		dir := flags.String("results", defaultDir, "the `directory` of the JSON files, and for REPORT.md and the pictures")
@@ -39,7 +39,7 @@ func Write(sections []Section) Command {
 			return err
 		}
 		text := bytes.NewBufferString("# Results\n\nMade from the JSON files beside it by `go run ./bench report`. [What they say](../README.md).\n")
-		sideBySide(text, chapters)
+		sideBySide(text, chapters, algorithms)
 		for _, c := range chapters {
 			if err := c.write(text, *dir); err != nil {
 				return err
@@ -115,9 +115,8 @@ func (c chapter) write(out *bytes.Buffer, dir string) error {
 	return nil
 }
 
-// sideBySide writes a table of the algorithms that all columns have, in the order
-// of the first.
-func sideBySide(out *bytes.Buffer, chapters []chapter) {
+// sideBySide writes a table of the algorithms that all columns have.
+func sideBySide(out *bytes.Buffer, chapters []chapter, algorithms []string) {
 	var columns []Column
 	for _, c := range chapters {
 		if of, ok := c.result.(Columner); ok {
@@ -133,22 +132,17 @@ func sideBySide(out *bytes.Buffer, chapters []chapter) {
 	for _, c := range columns {
 		header += c.Title + "\t"
 	}
-	Table(page, "", header, func(t io.Writer) {
-		for _, of := range columns[0].Cells {
-			line := of.Algorithm + "\t"
-			for _, c := range columns {
-				cell, ok := Find(c.Cells, func(cell Cell) bool { return cell.Algorithm == of.Algorithm })
-				if !ok {
-					line = ""
-					break
-				}
-				line += cell.Text + "\t"
+	TableOf(page, "", header, algorithms, func(name string) string {
+		line := name + "\t"
+		for _, c := range columns {
+			cell := c.Cell(name)
+			if cell == "" {
+				return ""
 			}
-			if line != "" {
-				fmt.Fprintln(t, line)
-			}
+			line += cell + "\t"
 		}
-	})
+		return line
+	}, "")
 	for _, c := range columns {
 		fmt.Fprintf(page, "%-16s%s\n", c.Title, c.Means)
 	}

@@ -39,12 +39,16 @@ func (c columned) Columns() []Column { return []Column{c.Column} }
 func TestAlgorithmsSideBySide(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
+	column := func(title, means string, cells map[string]string) chapter {
+		return chapter{result: columned{Column: Column{title, means, func(algorithm string) string { return cells[algorithm] }}}}
+	}
+	names := []string{"token", "leaky", "fixed", "log"}
 	sideBySide(&out, []chapter{
-		{result: columned{Column: Column{"bytes", "of a client", []Cell{{"token", "120"}, {"fixed", "240"}, {"log", "5680"}}}}},
+		column("bytes", "of a client", map[string]string{"token": "120", "fixed": "240", "log": "5680"}),
 		{result: rates{}},
 		{},
-		{result: columned{Column: Column{"us", "of a check", []Cell{{"fixed", "3.0"}, {"leaky", "4.0"}, {"token", "5.0"}}}}},
-	})
+		column("us", "of a check", map[string]string{"fixed": "3.0", "leaky": "4.0", "token": "5.0"}),
+	}, names)
 	assert.Equal(t, `
 ## Algorithms
 
@@ -56,6 +60,6 @@ func TestAlgorithmsSideBySide(t *testing.T) {
 `+"```text\nbytes           of a client\nus              of a check\n```\n", out.String())
 
 	out.Reset()
-	sideBySide(&out, []chapter{{result: rates{}}, {}})
+	sideBySide(&out, []chapter{{result: rates{}}, {}}, names)
 	assert.Empty(t, out.String())
 }

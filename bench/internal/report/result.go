@@ -34,14 +34,12 @@ type Pictured interface{ Pictures() []Picture }
 // of several.
 type Columner interface{ Columns() []Column }
 
-// A Column is a figure of some algorithms.
+// A Column is a figure of algorithms: Cell returns that of the one with a name, or ""
+// if there is none.
 type Column struct {
 	Title, Means string
-	Cells        []Cell
+	Cell         func(algorithm string) string
 }
-
-// A Cell is the figure of an algorithm.
-type Cell struct{ Algorithm, Text string }
 
 // broken returns what the run promised and didn't keep, if anything.
 func broken(r Result) error {
@@ -136,33 +134,40 @@ func Find[R any](rows []R, match func(R) bool) (row R, ok bool) {
 }
 
 // Table writes an empty line, the title if there is one, and right-aligned
-// columns: the header, and what rows writes. Cells end with a tab. In REPORT.md
-// it is a table of Markdown's.
-func Table(out io.Writer, title, header string, rows func(t io.Writer)) {
+// columns: the header and the lines, whose cells end with a tab. In REPORT.md it is
+// a table of Markdown's.
+func Table(out io.Writer, title, header string, lines []string) {
 	if page, ok := out.(*markdown); ok {
-		page.table(title, header, rows)
+		page.table(title, header, lines)
 		return
 	}
 	if fmt.Fprintln(out); title != "" {
 		fmt.Fprintln(out, title)
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, header)
-	rows(t)
+	for _, line := range append([]string{header}, lines...) {
+		fmt.Fprintln(t, line)
+	}
 	_ = t.Flush() // who reads out looks after it
 }
 
-// TableOf writes a table with a line of cells for each row, and then a legend,
-// which is formatted like fmt.Sprintf. It writes nothing if there are no rows.
+// Lines returns what rows have in a table, without those that have nothing.
+func Lines[R any](rows []R, cells func(R) string) (lines []string) {
+	for _, row := range rows {
+		if line := cells(row); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// TableOf writes a table with a line of cells for each row, if it has any, and then a
+// legend, which is formatted like fmt.Sprintf. It writes nothing if there are no rows.
 func TableOf[R any](out io.Writer, title, header string, rows []R, cells func(R) string, legend string, args ...any) {
 	if len(rows) == 0 {
 		return
 	}
-	Table(out, title, header, func(t io.Writer) {
-		for _, row := range rows {
-			fmt.Fprintln(t, cells(row))
-		}
-	})
+	Table(out, title, header, Lines(rows, cells))
 	fmt.Fprintf(out, legend, args...)
 }
 

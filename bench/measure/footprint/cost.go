@@ -224,19 +224,17 @@ func microseconds(d time.Duration) string {
 
 // Columns implements report.Columner.
 func (r *Cost) Columns() []report.Column {
-	named := make(map[string]algorithms.Algorithm)
-	for _, a := range algorithms.All {
-		named[a.Short()] = a
-	}
 	column := func(title, means string, cell func(row costRow) string) report.Column {
-		c := report.Column{Title: title, Means: means}
-		for _, row := range r.Rows {
-			c.Cells = append(c.Cells, report.Cell{Algorithm: named[row.Algorithm].Name, Text: cell(row)})
-		}
-		return c
+		return report.Column{Title: title, Means: means, Cell: func(name string) string {
+			row, ok := report.Find(r.Rows, func(row costRow) bool { return row.Algorithm == algorithms.Plain(name) })
+			if !ok {
+				return ""
+			}
+			return cell(row)
+		}}
 	}
 	return []report.Column{
-		column("time, space", "with what both grow: N slots, k entries, a limit of L", func(row costRow) string { return named[row.Algorithm].Complexity() }),
+		{Title: "time, space", Means: "with what both grow: N slots, k entries, a limit of L", Cell: func(name string) string { return algorithms.Named(name).Complexity() }},
 		column("busy", "commands that write + keys that are read by a check of a client that the process has just checked", func(row costRow) string { return row.Busy.String() }),
 		column("new slot", "the same by the first check in a slot", func(row costRow) string { return row.NewSlot.String() }),
 		column("cold", "the same by the first check of a client that is busy elsewhere", func(row costRow) string { return row.Cold.String() }),

@@ -201,19 +201,18 @@ func (r *Report) printMatrix(out io.Writer, demand float64, title string, cell f
 			header += w.Name + "\t"
 		}
 	}
-	report.Table(out, title, header, func(t io.Writer) {
-		for _, c := range r.Costs {
-			var cells []string
-			for _, row := range r.Rows {
-				if text := cell(row); row.Algorithm == c.Algorithm && row.Demand == demand && text != "" {
-					cells = append(cells, text)
-				}
-			}
-			if len(cells) > 0 {
-				fmt.Fprintf(t, "%s\t%s\t\n", c.Algorithm, strings.Join(cells, "\t"))
+	report.TableOf(out, title, header, r.Costs, func(c cost) string {
+		var cells strings.Builder
+		for _, row := range r.Rows {
+			if text := cell(row); row.Algorithm == c.Algorithm && row.Demand == demand && text != "" {
+				cells.WriteString(text + "\t")
 			}
 		}
-	})
+		if cells.Len() == 0 {
+			return ""
+		}
+		return c.Algorithm + "\t" + cells.String()
+	}, "")
 }
 
 func (r *Report) printAttacks(out io.Writer) {
@@ -272,29 +271,25 @@ says beforehand what it costs, off by a factor. What counts here are the tokens 
 
 // Columns implements report.Columner.
 func (r *Report) Columns() []report.Column {
-	column := func(title, means string, cell func(algorithm string) string) report.Column {
-		c := report.Column{Title: title, Means: means}
-		for _, cost := range r.Costs {
-			c.Cells = append(c.Cells, report.Cell{Algorithm: cost.Algorithm, Text: cell(cost.Algorithm)})
-		}
-		return c
-	}
 	return []report.Column{
-		column("fullest window", fmt.Sprintf("the most that all traffic and attacks get into a window, in limits of %d", largeLimit), func(name string) string { return fmt.Sprintf("%.2f", r.fullest(name, largeLimit)) }),
-		column("off by", fmt.Sprintf("the mean difference of estimate and true count, in %% of that, on independent arrivals at a limit of %d", DocumentLimit), func(name string) string {
+		{Title: "fullest window", Means: fmt.Sprintf("the most that all traffic and attacks get into a window, in limits of %d", largeLimit), Cell: func(name string) string { return fmt.Sprintf("%.2f", r.fullest(name, largeLimit)) }},
+		{Title: "off by", Means: fmt.Sprintf("the mean difference of estimate and true count, in %% of that, on independent arrivals at a limit of %d", DocumentLimit), Cell: func(name string) string {
 			row, _ := r.find(traffic.Poisson.Name, 1, name)
 			if !algorithms.Named(name).Counts() {
 				return "-"
 			}
 			return fmt.Sprintf("%.1f%%", row.mean())
-		}),
-		column("bunched", fmt.Sprintf("what is admitted of that of an exact log, at twice a limit of %d, when 90%% of a minute's requests come in its first 10 s", largeLimit), func(name string) string {
+		}},
+		{Title: "bunched", Means: fmt.Sprintf("what is admitted of that of an exact log, at twice a limit of %d, when 90%% of a minute's requests come in its first 10 s", largeLimit), Cell: func(name string) string {
 			row, _ := report.Find(r.Large, func(row Row) bool { return row.Traffic == traffic.FrontLoaded.Name && row.Algorithm == name })
 			return fmt.Sprintf("%.1f%%", row.ofLog())
-		}),
-		column("bytes", fmt.Sprintf("what Memcached keeps of a client with a limit of %d", largeLimit), func(name string) string {
-			of, _ := report.Find(r.Costs, func(c cost) bool { return c.Algorithm == name })
+		}},
+		{Title: "bytes", Means: fmt.Sprintf("what Memcached keeps of a client with a limit of %d", largeLimit), Cell: func(name string) string {
+			of, ok := report.Find(r.Costs, func(c cost) bool { return c.Algorithm == name })
+			if !ok {
+				return ""
+			}
 			return strconv.Itoa(of.Bytes)
-		}),
+		}},
 	}
 }

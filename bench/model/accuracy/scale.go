@@ -44,14 +44,14 @@ func (r *ScaleReport) Print(out io.Writer) {
 	report.TableOf(out, "only admitted requests count, as weir runs by default", header+"of log\tlimited, below\t", r.Rows, func(row PopulationRow) string {
 		return fmt.Sprintf("%s\t%s%.2f%%\t%d\t", row.Algorithm, cells(row.Feedback), 100*float64(row.Admitted)/float64(max(1, r.LogAdmitted)), row.BelowLimited)
 	}, "")
-	report.Table(out, "every request counts, whatever was decided", header, func(t io.Writer) {
-		for _, row := range r.Rows {
-			if row.All.Requests > 0 {
-				fmt.Fprintf(t, "%s\t%s\n", row.Algorithm, cells(row.All))
-			}
+	lines := report.Lines(r.Rows, func(row PopulationRow) string {
+		if row.All.Requests == 0 {
+			return ""
 		}
-		fmt.Fprintf(t, "Cloudflare, 2017\t%s\t\t\t%.0f%%\t\n", report.Percent(cloudflareWrong), 100*cloudflareMean)
+		return row.Algorithm + "\t" + cells(row.All)
 	})
+	cloudflare := fmt.Sprintf("Cloudflare, 2017\t%s\t\t\t%.0f%%\t", report.Percent(cloudflareWrong), 100*cloudflareMean)
+	report.Table(out, "every request counts, whatever was decided", header, append(lines, cloudflare))
 	fmt.Fprint(out, `
 wrong             share of all requests: those that were admitted although they and the true count are more than the limit, and those that
                   were denied although they fit
