@@ -11,8 +11,6 @@ import (
 	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
 	"weir/bench/internal/traffic"
-	"weir/counters"
-	"weir/counters/memory"
 )
 
 // What the costs that are known only afterwards are measured on: answers of a language
@@ -74,30 +72,24 @@ func newWay(name string) (way, error) {
 	if name == laterName {
 		return checkThenCount(), nil
 	}
-	var now time.Time
-	l, err := algorithms.Named(algorithms.Strict60).New(memory.New(func() time.Time { return now }), algorithms.Config{
-		Options: algorithms.OneClock("bench", 1), Window: Window, Limit: tokenLimit,
-	})
-	request := func(at time.Duration, cost int64) counters.Request {
-		now = time.Unix(0, epoch+int64(at))
-		return counters.Request{Client: "client", Cost: cost, Limit: tokenLimit, Now: now}
-	}
+	s, err := newSubject(algorithms.Named(algorithms.Strict60), tokenLimit, true)
 	return func(ctx context.Context, at time.Duration, estimate int64) (func(time.Duration, int64) error, error) {
 		if name == chargeName {
 			estimate = 0
 		}
-		q := request(at, estimate)
-		taken, err := l.Take(ctx, q)
+		q := s.requestAt(at)
+		q.Cost = estimate
+		taken, err := s.limiter.Take(ctx, q)
 		if err != nil || !taken.Allowed {
 			return nil, err
 		}
 		return func(at time.Duration, cost int64) error {
-			r := request(at, cost-estimate)
-			if cost >= estimate {
-				return l.Charge(ctx, r)
+			r := s.requestAt(at)
+			if r.Cost = cost - estimate; r.Cost >= 0 {
+				return s.limiter.Charge(ctx, r)
 			}
 			q.Cost = estimate - cost
-			return l.Refund(ctx, q, taken)
+			return s.limiter.Refund(ctx, q, taken)
 		}, nil
 	}, err
 }

@@ -81,7 +81,6 @@ type bed struct {
 	stores  []*testbed.Memcached
 	proxies []*testbed.Proxy
 	servers string // the weirs' -memcached
-	args    []string
 	weirs   []*testbed.Process
 	// lossy: what was sent may not arrive. Whether a check counts that a weir
 	// then decides on its own, nobody knows, and it isn't counted again.
@@ -90,22 +89,20 @@ type bed struct {
 	goroutines []float64 // of each weir, when nobody asks
 }
 
-// newBed starts so many memcached servers, of so many megabytes each. Stop
-// stops all.
+// newBed starts so many memcached servers, of so many megabytes each. Stop stops
+// what was started, also after an error.
 func newBed(ctx context.Context, cfg config, build *testbed.Build, stores, megabytes int) (*bed, error) {
-	b := &bed{record: newRecord(), cfg: cfg, build: build, args: []string{"-store-timeout", cfg.timeout.String()}}
+	b := &bed{record: newRecord(), cfg: cfg, build: build}
 	var addrs []string
 	for range stores {
 		m, err := testbed.StartMemcached(ctx, megabytes)
 		if err != nil {
-			b.stop()
-			return nil, err
+			return b, err
 		}
 		b.stores = append(b.stores, m)
 		p, err := testbed.StartProxy(m.Addr, testbed.Fault{})
 		if err != nil {
-			b.stop()
-			return nil, err
+			return b, err
 		}
 		b.proxies, addrs = append(b.proxies, p), append(addrs, p.Addr)
 	}
@@ -130,7 +127,7 @@ func (b *bed) stop() {
 // the weirs have opened what they keep open.
 func (b *bed) start(ctx context.Context, weirs int) error {
 	for range weirs {
-		w, err := b.build.Start(ctx, b.servers, b.args...)
+		w, err := b.build.Start(ctx, b.servers, "-store-timeout", b.cfg.timeout.String())
 		if err != nil {
 			return err
 		}

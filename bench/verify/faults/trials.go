@@ -35,10 +35,10 @@ func (t trial) String() string {
 func (t trial) measure(ctx context.Context, cfg config, build *testbed.Build) (row, error) {
 	r := row{Fault: t.String(), Processes: t.processes}
 	b, err := newBed(ctx, cfg, build, cmp.Or(t.stores, 1), cmp.Or(t.megabytes, 64))
+	defer b.stop()
 	if err != nil {
 		return r, err
 	}
-	defer b.stop()
 	if err := t.run(ctx, b, &r); err != nil {
 		r.must(false, "%v", err)
 	} else {
