@@ -21,9 +21,9 @@ type Client struct {
 	right   func(body []byte) bool
 	body    []byte // for what doesn't fit into r
 
-	mu      sync.Mutex
-	conn    net.Conn // Expire reads it
-	expired bool
+	mu       sync.Mutex
+	conn     net.Conn  // Expire reads it
+	deadline time.Time // of all connections; zero if there is none
 }
 
 // A Request is what a check posts, or a batch of them. The body names the
@@ -108,9 +108,7 @@ func (c *Client) reconnect() error {
 	defer c.mu.Unlock()
 	_ = c.conn.Close() // which the server has done too
 	c.conn = conn
-	if c.expired {
-		_ = conn.SetDeadline(past)
-	}
+	_ = conn.SetDeadline(c.deadline)
 	c.r.Reset(conn)
 	return nil
 }
@@ -121,19 +119,16 @@ func (c *Client) Close() { _ = c.conn.Close() }
 var past = time.Unix(1, 0)
 
 // Expire implements Connection.
-func (c *Client) Expire() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.expired = true
-	_ = c.conn.SetDeadline(past)
-}
+func (c *Client) Expire() { c.setDeadline(past) }
 
 // Renew implements Connection. A connection that is closed fails when it is used.
-func (c *Client) Renew() {
+func (c *Client) Renew() { c.setDeadline(time.Time{}) }
+
+func (c *Client) setDeadline(deadline time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.expired = false
-	_ = c.conn.SetDeadline(time.Time{})
+	c.deadline = deadline
+	_ = c.conn.SetDeadline(deadline)
 }
 
 // putDigits writes n with leading zeros.

@@ -44,7 +44,8 @@ func (t *Tally) Rate() float64 { return float64(t.Checks()) / t.Elapsed.Seconds(
 // A Turn hands out the numbers of clients in turn, so that all come equally
 // often. It is safe for concurrent use.
 type Turn struct {
-	Clients int64
+	First   int64 // number of a client
+	Clients int64 // so many have numbers from it on
 	Last    int64 // numbers to hand out in all; 0 means without end
 	Taken   atomic.Int64
 }
@@ -52,7 +53,7 @@ type Turn struct {
 // Next returns the next number. ok is whether it isn't beyond the last.
 func (t *Turn) Next() (n int64, ok bool) {
 	taken := t.Taken.Add(1) - 1
-	return taken % t.Clients, t.Last == 0 || taken < t.Last
+	return t.First + taken%t.Clients, t.Last == 0 || taken < t.Last
 }
 
 // Client is Next of a turn without end.
@@ -70,7 +71,7 @@ func (all Connections) Operations() []Operation {
 			continue
 		}
 		operations[i] = func(n int64) (bool, error) {
-			status, body, err := Ask(c, n)
+			status, body, err := ask(c, n)
 			return status == http.StatusOK, cmp.Or(err, wrong(c, status, body))
 		}
 	}

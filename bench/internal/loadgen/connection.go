@@ -25,8 +25,8 @@ type Connection interface {
 	Close()
 }
 
-// Ask sends a check on c and receives the answer.
-func Ask(c Connection, n int64) (status int, body []byte, err error) {
+// ask sends a check on c and receives the answer.
+func ask(c Connection, n int64) (status int, body []byte, err error) {
 	if err := c.Send(n); err != nil {
 		return 0, nil, err
 	}
@@ -50,26 +50,20 @@ func (all Connections) Expire() {
 	}
 }
 
-// Unexpected reports whether a check is never answered with the status when all
-// is well.
-func Unexpected(status int) bool {
-	return status != http.StatusOK && status != http.StatusTooManyRequests
-}
-
 // wrong returns what is wrong with an answer on c, if anything.
 func wrong(c Connection, status int, body []byte) error {
 	switch {
-	case Unexpected(status):
-		return fmt.Errorf("status %d: %s", status, Readable(body))
+	case status != http.StatusOK && status != http.StatusTooManyRequests:
+		return fmt.Errorf("status %d: %s", status, readable(body))
 	case !c.Right(body):
-		return fmt.Errorf("status %d without what was asked for: %s", status, Readable(body))
+		return fmt.Errorf("status %d without what was asked for: %s", status, readable(body))
 	default:
 		return nil
 	}
 }
 
-// Readable returns a body, quoted if it isn't text.
-func Readable(body []byte) string {
+// readable returns a body, quoted if it isn't text.
+func readable(body []byte) string {
 	if bytes.ContainsFunc(body, func(r rune) bool { return r < ' ' && r != '\n' }) {
 		return strconv.Quote(string(body))
 	}

@@ -140,7 +140,7 @@ func TestClientConnectsAgain(t *testing.T) {
 			clients, err := Dial(t.Context(), listener.Addr().String(), Check("p", 0), 1)
 			require.NoError(t, err)
 			for range 3 {
-				status, body, err := Ask(clients[0], 7)
+				status, body, err := ask(clients[0], 7)
 				require.NoError(t, err)
 				assert.Equal(t, 200, status)
 				assert.Equal(t, "{}", string(body))

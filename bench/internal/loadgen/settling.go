@@ -41,7 +41,7 @@ func (s *settling) Receive() (status int, body []byte, err error) {
 	_, rest, _ := bytes.Cut(body, []byte(`"receipt":"`))
 	receipt, _, ok := bytes.Cut(rest, []byte(`"`))
 	if !ok {
-		return status, body, fmt.Errorf("status %d without a receipt: %s", status, Readable(body))
+		return status, body, fmt.Errorf("status %d without a receipt: %s", status, readable(body))
 	}
 	const around = `{"receipt":""}`
 	s.request = fmt.Appendf(s.request[:0], "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n{\"receipt\":%q%s}",

@@ -118,13 +118,8 @@ func (l *loader) warm(ctx context.Context, policy string) error {
 	defer first.Close()
 	within, cancel := context.WithTimeout(ctx, loadgen.Patience)
 	defer cancel()
-	defer context.AfterFunc(within, first.Expire)()
-	status, body, err := loadgen.Ask(first[0], 0)
-	if err == nil && loadgen.Unexpected(status) {
-		err = fmt.Errorf("the first check was answered with status %d: %s", status, loadgen.Readable(body))
-	}
-	if err != nil {
-		return err
+	if _, err := first.Drive(within, &loadgen.Turn{Clients: 1, Last: 1}, 0); err != nil {
+		return fmt.Errorf("the first check: %w", err)
 	}
 	// What goes wrong here goes wrong in the samples too.
 	_, _, err = l.sample(ctx, policy, l.warmUp, warmUpNumber)

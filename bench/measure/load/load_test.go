@@ -73,7 +73,7 @@ func TestLoadOfATarget(t *testing.T) {
 	assert.Regexp(t, `- +-\n`, printed)
 
 	err = Run(t.Context(), []string{"-target", s.Addr, "-policies", "no-such", "-rate", "100", "-connections", "1"}, io.Discard)
-	assert.ErrorContains(t, err, "no-such: the first check was answered with status 404")
+	assert.ErrorContains(t, err, "no-such: the first check: status 404")
 }
 
 // What isn't this repository's doesn't overwrite its results.

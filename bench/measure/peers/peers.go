@@ -221,13 +221,7 @@ func (b *bench) race(ctx context.Context, p product) (raceRow, error) {
 		if err != nil {
 			return row, err
 		}
-		all := callers.Operations()
-		for i, ask := range all {
-			all[i] = func(int64) (bool, error) { return ask(int64(client)) }
-		}
-		expire := context.AfterFunc(ctx, callers.Expire)
-		tally, err := loadgen.Repeat(ctx, all, &loadgen.Turn{Clients: 1, Last: racers * racesEach}, 0)
-		expire()
+		tally, err := callers.Drive(ctx, &loadgen.Turn{First: int64(client), Clients: 1, Last: racers * racesEach}, 0)
 		callers.Close()
 		if err != nil {
 			return row, fmt.Errorf("race %d: %w", client+1, err)
