@@ -139,15 +139,13 @@ type shareClient struct {
 	algorithm int // number
 	name      string
 	number    int // among those of its algorithm
-
-	mu       sync.Mutex
-	admitted [phases]int64
+	admitted  [phases]atomic.Int64
 }
 
 // sum returns what was admitted from one phase to another.
 func (c *shareClient) sum(first, last phase) (sum int64) {
-	for _, n := range c.admitted[first : last+1] {
-		sum += n
+	for p := first; p <= last; p++ {
+		sum += c.admitted[p].Load()
 	}
 	return sum
 }
@@ -206,9 +204,7 @@ func (b *shareBed) check(c *shareClient, instance int, p phase) (allowed bool) {
 	if err != nil || !d.Allowed {
 		return false
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.admitted[p]++
+	c.admitted[p].Add(1)
 	return true
 }
 

@@ -194,9 +194,10 @@ func TestAClientBesideTheLimitIsFoundOut(t *testing.T) {
 	for _, wrong := range []int64{limit - 1, limit + 1} {
 		b, _ := fakeBed(1, 50, nil)
 		for _, c := range b.clients {
-			c.admitted = [phases]int64{usedBefore, limit - usedBefore, 0}
+			c.admitted[before].Store(usedBefore)
+			c.admitted[alone].Store(limit - usedBefore)
 		}
-		b.clients[70].admitted[alone] = wrong - usedBefore
+		b.clients[70].admitted[alone].Store(wrong - usedBefore)
 		for _, tt := range []struct {
 			wanted bounds
 			missed int

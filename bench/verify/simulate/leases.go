@@ -116,24 +116,24 @@ func (c *call) lease() *call {
 	return c
 }
 
-// ends calls f with each call that gives the places of c back.
-func (w *world) ends(c *call, f func(by *call)) {
+// ends returns the calls that give the places of c back.
+func (w *world) ends(c *call) (all []*call) {
 	for _, by := range w.calls {
 		if by.kind == refund && by.lease() == c.lease() {
-			f(by)
+			all = append(all, by)
 		}
 	}
+	return all
 }
 
-func (w *world) released(c *call) (is bool) {
-	w.ends(c, func(*call) { is = true })
-	return is
-}
+func (w *world) released(c *call) bool { return len(w.ends(c)) > 0 }
 
 // relied returns when the caller of c relies on its place.
 func (w *world) relied(c *call) use {
 	u := use{c, c.returned, c.began.Add(w.window)}
-	w.ends(c, func(by *call) { u.to = minTime(u.to, by.began) })
+	for _, by := range w.ends(c) {
+		u.to = minTime(u.to, by.began)
+	}
 	for _, r := range w.calls {
 		if r.kind == reset && (r.err != nil || r.crashed || !r.returned.Before(c.began)) {
 			u.to = minTime(u.to, r.began)
@@ -148,12 +148,12 @@ func (w *world) takenUp(c *call) use {
 	if !c.admitted() {
 		u.to = u.to.Add(2 * w.timeout) // it may be counted later
 	}
-	w.ends(c, func(by *call) {
+	for _, by := range w.ends(c) {
 		done := by.err == nil && !by.crashed && !by.unsure // what nobody learns is taken for done
 		if done && c.admitted() && !by.began.Before(c.returned) {
 			u.to = minTime(u.to, by.returned)
 		}
-	})
+	}
 	return u
 }
 
