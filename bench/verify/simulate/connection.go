@@ -16,13 +16,17 @@ import (
 )
 
 // A network takes what limiters ask of the server. The scheduler decides what
-// becomes of it.
+// becomes of it. It is all that limiters know of the world: their pools outlast two
+// garbage collections, and so would the worlds of a thousand seeds.
 type network struct {
 	mu   sync.Mutex
 	sent []*operation // since the scheduler has looked
 	// awaited are those whose late answers somebody has begun to await since.
 	awaited []*operation
 	awake   chan struct{} // tells the scheduler to look
+
+	failures int // of operations whose outcome is unknown, and of refunds
+	untold   int // of these, without what changes nothing or was told late
 
 	traced      bool     // somebody reads what operations do
 	touched     []string // keys, by the step under way
@@ -35,6 +39,13 @@ func (n *network) wake() {
 	case n.awake <- struct{}{}:
 	default:
 	}
+}
+
+func (n *network) refundFailed() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.failures++
+	n.untold++
 }
 
 // A connection is a process's counters.Store and counters.StateStore. Each call

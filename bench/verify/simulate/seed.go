@@ -15,7 +15,6 @@ func happen(seed uint64, draw func(uint64, *rand.Rand) scenario, happens func(*w
 			violations = append(violations, violation{"timeout", fmt.Sprint(r)})
 		}
 	}()
-	after := func() {}
 	// The bubble needs a T only to fail, which it never does.
 	synctest.Test(new(testing.T), func(*testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -29,17 +28,6 @@ func happen(seed uint64, draw func(uint64, *rand.Rand) scenario, happens func(*w
 		w.judgeFlush()
 		w.judgeTold()
 		violations = w.violations
-		if !w.remembered {
-			after = w.forget
-		}
 	})
-	after()
 	return violations
-}
-
-// forget lets go of what happened. Pools of the limiters, which know the world, outlast
-// two garbage collections, and so would the worlds of a thousand seeds.
-func (w *world) forget() {
-	w.server, w.processes, w.queue = server{}, nil, queue{}
-	w.calls, w.ended, w.writes, w.loads, w.held = nil, nil, nil, nil, nil
 }

@@ -46,7 +46,7 @@ func (v violation) String() string { return v.oracle + ": " + v.what }
 // all of them to block, so an event may wake one and no more.
 type world struct {
 	scenario
-	network
+	*network
 	broken mutation
 	judge  func(*call) // told of each call that has ended
 	random *rand.Rand
@@ -72,8 +72,6 @@ type world struct {
 	emptied    []time.Time // when a refund has left the bucket empty
 	putBack    []restoration
 	vanished   time.Time    // when counts last vanished without a reset
-	failures   int          // of operations whose outcome is unknown, and of refunds
-	untold     int          // of these, without what changes nothing or was told late
 	takenBack  time.Time    // until when what was lost may be taken back, as it was told late
 	writes     []*operation // that count or swap, in the order in which they were sent
 	loads      []*operation
@@ -81,7 +79,6 @@ type world struct {
 	telling    atomic.Int64 // goroutines that act on late answers
 	outage     outage
 	violations []violation
-	remembered bool // at its end, for a test that looks at it
 
 	ended   []*call // since the scheduler has looked; guarded by mu
 	stirred bool    // a goroutine may have gone on since the scheduler has looked
@@ -175,7 +172,7 @@ func (o outage) of(p *process) outageKind {
 func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world {
 	w := &world{
 		scenario: s, broken: broken, random: r, lateness: rand.New(rand.NewPCG(s.seed, 1)), trace: trace,
-		network:  network{awake: make(chan struct{}, 1), traced: trace != nil},
+		network:  &network{awake: make(chan struct{}, 1), traced: trace != nil},
 		farthest: farthest, server: server{items: make(map[string]item), flaws: broken.flaws}, timer: time.NewTimer(0),
 	}
 	if w.traced {
@@ -195,7 +192,7 @@ func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world
 
 // boot gives p a limiter without memory.
 func (w *world) boot(p *process) {
-	p.connection = &connection{network: &w.network, process: p.number}
+	p.connection = &connection{network: w.network, process: p.number}
 	l := w.newLimiter(p.connection)
 	if w.broken.limiter != nil {
 		l = w.broken.limiter(l, w, p)
@@ -205,7 +202,7 @@ func (w *world) boot(p *process) {
 
 // newLimiter returns a limiter of the scenario, with nothing in its memory.
 func (w *world) newLimiter(c algorithms.Store) limiter {
-	o := counters.Options{Policy: policy, CountDenied: w.countDenied, ClockSkew: cmp.Or(w.skew, -1), StoreTimeout: w.timeout, RefundFailed: w.refundFailed}
+	o := counters.Options{Policy: policy, CountDenied: w.countDenied, ClockSkew: cmp.Or(w.skew, -1), StoreTimeout: w.timeout, RefundFailed: w.network.refundFailed}
 	if b := w.broken.options; b != nil {
 		b(&w.scenario, &o)
 	}
@@ -214,13 +211,6 @@ func (w *world) newLimiter(c algorithms.Store) limiter {
 		panic(err) // no scenario is wrong
 	}
 	return l
-}
-
-func (w *world) refundFailed() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.failures++
-	w.untold++
 }
 
 // offset returns how far a clock is ahead, and mostly one of the extremes.
