@@ -16,9 +16,7 @@ func (w *world) begin(c *call) {
 	w.calls = append(w.calls, c)
 	w.unfinished++
 	w.stirred = true
-	if w.traced {
-		w.logCall(c)
-	}
+	w.logCall(c)
 	ctx := context.WithValue(&counters.Deadline{At: cmp.Or(c.deadline, c.began.Add(w.timeout))}, callKey{}, c.number)
 	l := p.limiter
 	go func() {
@@ -95,9 +93,7 @@ func (w *world) end(c *call) {
 	if c.crashed {
 		return
 	}
-	if w.traced {
-		w.logAnswer(c)
-	}
+	w.logAnswer(c)
 	w.judge(c)
 	if c.admitted() && w.faults.refunds && !w.calm && w.chance(2) {
 		w.planRefund(c)

@@ -28,7 +28,6 @@ type network struct {
 	failures int // of operations whose outcome is unknown, and of refunds
 	untold   int // of these, without what changes nothing or was told late
 
-	traced      bool     // somebody reads what operations do
 	touched     []string // keys, by the step under way
 	generations []int64  // as the timeline has named them
 }

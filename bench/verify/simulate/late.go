@@ -109,9 +109,7 @@ func (w *world) tells(o *operation, outcome error) {
 		// Whoever refused it takes it back, and doesn't know that it was lost.
 		w.takenBack = time.Now().Add(4 * w.timeout)
 	}
-	if w.traced {
-		w.log("%v: it is told late that %v", o, [...]string{owed: "it wasn't done", unknown: "nobody knows", counted: "it was done"}[o.fate()])
-	}
+	w.log("%v: it is told late that %v", o, [...]string{owed: "it wasn't done", unknown: "nobody knows", counted: "it was done"}[o.fate()])
 }
 
 // pass has a goroutine of its own act on the outcome of o, if anybody awaits it.
@@ -148,11 +146,10 @@ func (w *world) breakOff(c *connection) {
 
 // release has told what had to wait for the end of an outage.
 func (w *world) release() {
-	held := w.held
-	w.held = nil
-	for _, o := range held {
+	for _, o := range w.held {
 		w.after(w.lag(farthest), func() { w.tell(o) })
 	}
+	w.held = nil
 }
 
 // fate returns what a process knows of o: whether it was done.

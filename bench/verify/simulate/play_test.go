@@ -73,7 +73,6 @@ func (x *stage) boot(number int) *member {
 func (x *stage) play(by chooser, out io.Writer) *run {
 	x.clients++
 	r := &run{stage: x, out: out, client: fmt.Sprint(client, x.clients), now: time.Now().Truncate(window).Add(x.start)}
-	r.traced = out != nil
 	r.server = server{items: make(map[string]item), flaws: x.flaws, touched: r.touch}
 	for i := range x.members {
 		if x.lates { // what the run before has left goes on in another
@@ -243,7 +242,7 @@ func (r *run) deliver() {
 
 // touch implements server.touched.
 func (r *run) touch(key string, changes bool) {
-	if r.traced {
+	if r.out != nil {
 		r.network.touch(key, changes)
 	}
 	bit := uint64(1) << r.bit(key)

@@ -189,7 +189,7 @@ func (w *world) apply(o *operation, step int) {
 		w.putBack = append(w.putBack, restoration{key, now})
 	}
 	o.putBack = nil
-	if w.traced {
+	if w.trace != nil {
 		w.log("%v:%s", o, w.effect(&w.server))
 	}
 }

@@ -15,8 +15,7 @@ type server struct {
 	version uint64
 	life    uint64 // how often it has been restarted
 	flaws
-	// touched, if it isn't nil, is told of each key that is looked at, and of
-	// each that changes.
+	// touched is told of each key that is looked at, and of each that changes.
 	touched func(key string, changes bool)
 }
 
@@ -42,24 +41,19 @@ type item struct {
 }
 
 func (s *server) live(key string, now time.Time) (item, bool) {
-	if s.touched != nil {
-		s.touched(key, false)
-	}
+	s.touched(key, false)
 	i, ok := s.items[key]
 	return i, ok && i.expires > now.Unix()
 }
 
 func (s *server) set(key string, i item) {
-	if s.touched != nil {
-		s.touched(key, true)
-	}
+	s.touched(key, true)
 	s.items[key] = i
 }
 
 func (s *server) remove(key string) {
-	if _, ok := s.items[key]; s.touched != nil {
-		s.touched(key, ok)
-	}
+	_, ok := s.items[key]
+	s.touched(key, ok)
 	delete(s.items, key)
 }
 

@@ -111,7 +111,7 @@ func TestRunOfOneSeed(t *testing.T) {
 // than its time.
 func TestServerExpiry(t *testing.T) {
 	t.Parallel()
-	s := server{items: make(map[string]item)}
+	s := server{items: make(map[string]item), touched: func(string, bool) {}}
 	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
 	assert.Equal(t, int64(3), s.add("a", 3, at(900), 2*time.Second))
 	assert.Equal(t, int64(4), s.add("a", 1, at(1900), 2*time.Second), "counting doesn't renew it")
@@ -124,7 +124,7 @@ func TestServerExpiry(t *testing.T) {
 
 func TestServerVersions(t *testing.T) {
 	t.Parallel()
-	s := server{items: make(map[string]item)}
+	s := server{items: make(map[string]item), touched: func(string, bool) {}}
 	now := time.UnixMilli(0)
 	assert.False(t, s.swap("a", 1, nil, now, time.Minute), "there is nothing to replace")
 	assert.True(t, s.swap("a", 0, []byte("x"), now, time.Minute))

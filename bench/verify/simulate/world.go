@@ -170,13 +170,11 @@ func (o outage) of(p *process) outageKind {
 }
 
 func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world {
+	n := &network{awake: make(chan struct{}, 1)}
 	w := &world{
 		scenario: s, broken: broken, random: r, lateness: rand.New(rand.NewPCG(s.seed, 1)), trace: trace,
-		network:  &network{awake: make(chan struct{}, 1), traced: trace != nil},
-		farthest: farthest, server: server{items: make(map[string]item), flaws: broken.flaws}, timer: time.NewTimer(0),
-	}
-	if w.traced {
-		w.server.touched = w.touch
+		network: n, server: server{items: make(map[string]item), flaws: broken.flaws, touched: n.touch},
+		farthest: farthest, timer: time.NewTimer(0),
 	}
 	<-w.timer.C
 	time.Sleep(time.Duration(r.IntN(10_000)) * tick)
