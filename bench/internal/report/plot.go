@@ -37,10 +37,12 @@ type Plot struct {
 	err error
 }
 
-// NewPlot returns one with nothing in it.
+// NewPlot returns one with nothing in it, whose y begins at 0.
 func NewPlot(title, xAxis, yAxis string) *Plot {
 	p := &Plot{Plot: plot.New()}
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, xAxis, yAxis
+	p.Legend.Left, p.Legend.Padding, p.Legend.XOffs = true, vg.Points(2), vg.Points(6)
+	p.Y.Min = 0
 	return p
 }
 

@@ -3,7 +3,6 @@ package report
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -74,17 +73,10 @@ func readChapters(sections []Section, dir string) ([]chapter, error) {
 		case err != nil:
 			return nil, err
 		default:
-			if err := decode(encoded, s.Empty); err != nil {
+			if c.made, err = decode(encoded, s.Empty); err != nil {
 				return nil, fmt.Errorf("%s: %w", file, err)
 			}
 			c.result = s.Empty
-			var of struct{ Machine Machine }
-			if err := json.Unmarshal(encoded, &of); err != nil {
-				return nil, fmt.Errorf("%s: %w", file, err)
-			}
-			if c.made = of.Machine; c.made.Cores == 0 {
-				return nil, fmt.Errorf("%s: it doesn't say on what machine it was made", file)
-			}
 		}
 		chapters = append(chapters, c)
 	}

@@ -49,18 +49,23 @@ func broken(r Result) error {
 	return nil
 }
 
-// decode reads the result in a JSON file. The error says what is wrong with it,
-// as are fields that a result of this version doesn't have.
-func decode(encoded []byte, into Result) error {
+// decode reads the result in a JSON file, and on what it was measured. The error says
+// what is wrong with it, as are fields that a result of this version doesn't have.
+func decode(encoded []byte, into Result) (Machine, error) {
 	d := json.NewDecoder(bytes.NewReader(encoded))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return err
+		return Machine{}, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more after the report")
+		return Machine{}, errors.New("there is more after the report")
 	}
-	return nil
+	var of struct{ Machine Machine }
+	err := json.Unmarshal(encoded, &of)
+	if err == nil && of.Machine.Cores == 0 {
+		err = errors.New("it doesn't say on what machine it was made")
+	}
+	return of.Machine, err
 }
 
 // A Target is a figure that is aimed at.

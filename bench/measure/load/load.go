@@ -171,8 +171,7 @@ func (l *loader) measure(ctx context.Context) (rows []policyRow, err error) {
 	for i, policy := range l.policies {
 		row := newRow(policy, samples[i])
 		if l.store != nil {
-			cost := stores[i].Per(max(1, samples[i].Sent))
-			row.Store = &cost
+			row.Store = new(stores[i].Per(max(1, samples[i].Sent)))
 		}
 		rows = append(rows, row)
 	}

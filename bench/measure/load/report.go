@@ -51,8 +51,7 @@ func newRow(policy string, s *loadgen.Sample) policyRow {
 		Lag: loadgen.Percentile(s.Lag, 99), Statuses: s.Statuses, Degraded: s.Degraded,
 	}
 	if !s.Behind() {
-		p := report.NewPercentiles(s.Latency)
-		row.Latency = &p
+		row.Latency = new(report.NewPercentiles(s.Latency))
 	}
 	if err := s.Fault(); err != nil {
 		row.Fault = err.Error()

@@ -17,13 +17,6 @@ import (
 //go:embed flexible.js
 var flexible string
 
-// overHTTP returns what dials addr, where requests ask by a key.
-func overHTTP(addr string, ask func(key string) loadgen.Request) dialer {
-	return func(ctx context.Context, key string, n int) (loadgen.Connections, error) {
-		return loadgen.Dial(ctx, addr, ask(key), n)
-	}
-}
-
 // askRatelimit returns a request whose answer has to be by a limit.
 func askRatelimit(key string) loadgen.Request {
 	return loadgen.Request{
@@ -57,7 +50,9 @@ func measureHTTP(ctx context.Context, cfg config, build *testbed.Build, root str
 			m.Stop()
 			return err
 		}
-		p := product{name, process, overHTTP(process.Addr, ask), m}
+		p := product{name, process, func(ctx context.Context, key string, n int) (loadgen.Connections, error) {
+			return loadgen.Dial(ctx, process.Addr, ask(key), n)
+		}, m}
 		all = append(all, p)
 		return p.awaitLimit(ctx)
 	}

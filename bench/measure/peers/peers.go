@@ -207,7 +207,7 @@ func (b *bench) halfLoad(ctx context.Context, rate float64) (rows []latencyRow, 
 		totals[i].Merge(seen.Latency)
 	}
 	for i, p := range b.products {
-		rows = append(rows, latencyRow{Product: p.name, Rate: rate, Percentiles: report.NewPercentiles(totals[i])})
+		rows = append(rows, latencyRow{p.name, rate, report.NewPercentiles(totals[i])})
 	}
 	return rows, nil
 }
@@ -266,7 +266,7 @@ func (b *bench) stallUnder(ctx context.Context, p product) (stallRow, error) {
 	if err := testbed.Sleep(ctx, min(recovery, b.stall)); err != nil { // the next one finds Memcached as this one did
 		return stallRow{}, err
 	}
-	row := stallRow{Product: p.name, Rate: tally.Rate(), Percentiles: report.NewPercentiles(tally.Latency), Failed: int64(len(failed))}
+	row := stallRow{latencyRow{p.name, tally.Rate(), report.NewPercentiles(tally.Latency)}, int64(len(failed)), ""}
 	if row.Failed > 0 {
 		row.Failure = fmt.Sprintf("%.*s", mostErrorText, failed[0])
 	}

@@ -77,11 +77,9 @@ type raceRow struct {
 
 // A stallRow is what callers saw while Memcached was stopped.
 type stallRow struct {
-	Product     string             `json:"product"`
-	Rate        float64            `json:"rate"`
-	Percentiles report.Percentiles `json:"latency"`
-	Failed      int64              `json:"failed"`
-	Failure     string             `json:"failure,omitempty"` // the first
+	latencyRow
+	Failed  int64  `json:"failed"`
+	Failure string `json:"failure,omitempty"` // the first
 }
 
 // An httpRow is how weir did over HTTP beside another product.

@@ -8,7 +8,6 @@ import (
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
 
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/report"
@@ -54,8 +53,7 @@ func (t Trace) panel(first bool, e Estimate) *report.Plot {
 		from, every, unit = 60*from, 60*every, "seconds"
 	}
 	p := report.NewPlot(e.Algorithm, unit, "in the last 60 s")
-	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.Padding, p.Legend.XOffs = vg.Points(2), vg.Points(6)
+	p.Legend.Top = true
 	line := func(values []int64, width float64) *plotter.Line {
 		points := make(plotter.XYs, len(values))
 		for i, v := range values {
@@ -73,7 +71,7 @@ func (t Trace) panel(first bool, e Estimate) *report.Plot {
 		p.Legend.Add("limit", limit)
 		p.Legend.Add("believed", believed)
 	}
-	p.Y.Min, p.Y.Tick.Marker = 0, plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: DocumentLimit, Label: "100"}, {Value: 2 * DocumentLimit, Label: "200"}}
+	p.Y.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: DocumentLimit, Label: "100"}, {Value: 2 * DocumentLimit, Label: "200"}}
 	return p
 }
 
@@ -94,7 +92,6 @@ func (r *Report) settledPlot(title, axis string, figure func(SettledRow) float64
 		}
 		p.Legend.Add(way, p.Line(points, 2, []color.Color{report.Green, report.Dark, report.Orange}[i]))
 	}
-	p.Legend.Left, p.Legend.Padding, p.Legend.XOffs = true, vg.Points(2), vg.Points(6)
-	p.Y.Min, p.X.Tick.Marker = 0, ticks
+	p.X.Tick.Marker = ticks
 	return p
 }

@@ -58,12 +58,6 @@ type Report struct {
 // Print writes the rows as tables, and what their columns mean.
 func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "%v; store timeout %v, faults of %v, limit %d\n", r.Machine, r.Timeout, r.Length, limit)
-	r.printRows(out)
-	printShares(out, r.Shares)
-}
-
-// printRows writes the rows of faults as a table, and what its columns mean.
-func (r *Report) printRows(out io.Writer) {
 	report.TableOf(out, "", "fault\tprocesses\tchecks\tabove\tunexcused\tmay be\tbelow\tlocal\twrong\tstuck\tleaked\tp50 ms\tp99 ms\tsettled\tlongest\tmachine\tback ms\t\t", r.Rows, func(r row) string {
 		text := fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t", r.Fault, r.Processes, r.Checks, r.Above, r.Unexcused, r.InFlight, r.Below, r.Local, r.Wrong, r.Stuck, r.Leaked)
 		for _, d := range []time.Duration{r.P50, r.P99, r.SettledP99, r.Longest, r.Machine, r.Back} {
@@ -84,6 +78,7 @@ settled    p99 of the checks that began 0.5 s after the fault did
 machine    the longest that an answer took meanwhile that needs no store: what a busy machine adds to the longest check
 back       from the end of the fault until no check is decided without the store
 `)
+	printShares(out, r.Shares)
 }
 
 // Broken returns what didn't hold.
