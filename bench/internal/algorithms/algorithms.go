@@ -113,12 +113,11 @@ func Select(names ...string) []Algorithm {
 
 // Named is Select for one name.
 func Named(name string) Algorithm {
-	for _, a := range All {
-		if a.Name == name {
-			return a
-		}
+	a, ok := report.Find(All, func(a Algorithm) bool { return a.Name == name })
+	if !ok {
+		panic("algorithms: there is no " + name)
 	}
-	panic("algorithms: there is no " + name)
+	return a
 }
 
 // String returns the name.
