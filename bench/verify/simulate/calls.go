@@ -16,7 +16,10 @@ func (w *world) begin(c *call) {
 	w.calls = append(w.calls, c)
 	w.unfinished++
 	w.stirred = true
-	w.logCall(c)
+	w.log("%v #%-3d %v of %d at %v of its clock", p, c.number, c.kind, c.request.Cost, c.request.Now.Sub(w.start))
+	if c.undoes != nil { // or renews it
+		w.log("%v #%-3d is about #%d", p, c.number, c.undoes.number)
+	}
 	ctx := context.WithValue(&counters.Deadline{At: cmp.Or(c.deadline, c.began.Add(w.timeout))}, callKey{}, c.number)
 	l := p.limiter
 	go func() {
@@ -58,14 +61,6 @@ func (c *call) make(ctx context.Context, l limiter) {
 		c.err = l.Reset(ctx, client, c.request.Now)
 	case flush:
 		l.Flush()
-	}
-}
-
-// logCall writes what c asks for.
-func (w *world) logCall(c *call) {
-	w.log("%v #%-3d %v of %d at %v of its clock", c.process, c.number, c.kind, c.request.Cost, c.request.Now.Sub(w.start))
-	if c.undoes != nil { // or renews it
-		w.log("%v #%-3d is about #%d", c.process, c.number, c.undoes.number)
 	}
 }
 
