@@ -118,7 +118,7 @@ func (c population) measure(ctx context.Context, k int, measured []algorithms.Al
 		arrivals: func(uint64, time.Duration) iter.Seq[time.Duration] { return c.arrivals(k) },
 	}, c.seed)
 	one := PopulationFigures{Requests: int64(len(run.times)), Clients: 1, LogAdmitted: run.logAdmitted}
-	if c.rate(k)*Window.Seconds() > float64(c.limit) {
+	if c.rates[k]*Window.Seconds() > float64(c.limit) {
 		one.Above = 1
 	}
 	if traffic.Fullest(run.times, Window) <= c.limit {
@@ -144,8 +144,7 @@ type population struct {
 	seed  uint64
 	step  int // from one client that is measured to the next
 	limit int64
-	// rate returns what a client asks for, per second: the first asks for most.
-	rate func(client int) float64
+	rates []float64 // what clients ask for, per second: the first asks for most
 	// pattern returns the traffic of a client.
 	pattern func(random *rand.Rand) traffic.Pattern
 }
@@ -157,28 +156,25 @@ func newPopulation(like bool, requests int64, seed uint64) population {
 	c := population{seed: seed, step: max(1, int(PopulationRequests/requests)), limit: DocumentLimit, pattern: mixed}
 	total := PopulationRequests / PopulationLength.Seconds()
 	weight := func(client int) float64 { return math.Pow(float64(1+client), -CrowdExponent) }
-	var some []float64 // rates of the first
 	if like {
 		c.limit = LikeLimit
 		c.pattern = func(*rand.Rand) traffic.Pattern { return traffic.Pages }
 		for _, limits := range LikeFew {
-			some = append(some, limits*LikeLimit/Window.Seconds())
-			total -= some[len(some)-1]
+			c.rates = append(c.rates, limits*LikeLimit/Window.Seconds())
+			total -= c.rates[len(c.rates)-1]
 		}
 		weight = func(client int) float64 {
-			quantile := (float64(client-len(some)) + 0.5) / float64(PopulationClients-len(some))
+			quantile := (float64(client-len(LikeFew)) + 0.5) / float64(PopulationClients-len(LikeFew))
 			return math.Exp(LikeSigma * math.Sqrt2 * math.Erfinv(1-2*quantile))
 		}
 	}
-	weights := 0.0
-	for k := len(some); k < PopulationClients; k++ {
+	few, weights := len(c.rates), 0.0
+	for k := few; k < PopulationClients; k++ {
+		c.rates = append(c.rates, total*weight(k))
 		weights += weight(k)
 	}
-	c.rate = func(client int) float64 {
-		if client < len(some) {
-			return some[client]
-		}
-		return total * weight(client) / weights
+	for k := range c.rates[few:] {
+		c.rates[few+k] /= weights
 	}
 	return c
 }
@@ -186,7 +182,7 @@ func newPopulation(like bool, requests int64, seed uint64) population {
 // arrivals returns the requests of a client.
 func (c population) arrivals(client int) iter.Seq[time.Duration] {
 	random := rand.New(rand.NewPCG(c.seed, uint64(client)))
-	return c.pattern(random).Generate(random.Uint64(), c.rate(client), PopulationLength)
+	return c.pattern(random).Generate(random.Uint64(), c.rates[client], PopulationLength)
 }
 
 // mixed returns one of the patterns of PopulationMix.

@@ -19,20 +19,20 @@ func TestPopulationFollowsZipf(t *testing.T) {
 	w := newPopulation(false, PopulationRequests, 1)
 	var sum float64
 	for k := range PopulationClients {
-		sum += w.rate(k) * PopulationLength.Seconds()
+		sum += w.rates[k] * PopulationLength.Seconds()
 	}
 	assert.InEpsilon(t, PopulationRequests, sum, 1e-9)
 	// 8 to the 0.7 is 4.29, and the sum of k^-0.7 is 139.2, so the first asks for
 	// 400 million / 139.2.
-	assert.InDelta(t, 4.287, w.rate(0)/w.rate(7), 0.001)
-	assert.InDelta(t, 2.87e6, w.rate(0)*PopulationLength.Seconds(), 0.01e6)
+	assert.InDelta(t, 4.287, w.rates[0]/w.rates[7], 0.001)
+	assert.InDelta(t, 2.87e6, w.rates[0]*PopulationLength.Seconds(), 0.01e6)
 	// A client's arrivals are those of its number, at its rate.
 	const k = 1000
 	n := 0.0
 	for range w.arrivals(k) {
 		n++
 	}
-	mean := w.rate(k) * PopulationLength.Seconds()
+	mean := w.rates[k] * PopulationLength.Seconds()
 	assert.InDelta(t, mean, n, mean/3)
 }
 
@@ -44,7 +44,7 @@ func TestPopulationLikeCloudflares(t *testing.T) {
 	var sum float64
 	rates := make([]float64, PopulationClients)
 	for k := range rates {
-		rates[k] = c.rate(k) * Window.Seconds()
+		rates[k] = c.rates[k] * Window.Seconds()
 		sum += rates[k] * PopulationLength.Minutes()
 	}
 	assert.InEpsilon(t, 400_000_000, sum, 1e-9)
@@ -147,7 +147,7 @@ func TestPopulationIsMadeOfItsClients(t *testing.T) {
 func TestPopulationNotesClients(t *testing.T) {
 	t.Parallel()
 	asking := func(perMinute float64, seconds ...int) []int {
-		c := population{limit: 4, rate: func(int) float64 { return perMinute / 60 }, pattern: func(*rand.Rand) traffic.Pattern {
+		c := population{limit: 4, rates: []float64{perMinute / 60}, pattern: func(*rand.Rand) traffic.Pattern {
 			return traffic.Pattern{Generate: func(seed uint64, _ float64, length time.Duration) iter.Seq[time.Duration] {
 				return at(4, 0, seconds...).arrivals(seed, length)
 			}}
