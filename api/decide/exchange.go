@@ -80,6 +80,10 @@ func (r *run) begin(one *asking) {
 	}
 }
 
+// at returns when one is decided. Checks that came at the same moment are a nanosecond apart: a
+// lease has its name by that, and one that others have held up may be decided after a reset.
+func (r *run) at(one *asking) time.Time { return r.now.Add(time.Duration(one.number)) }
+
 // wait lets the waiting askings ask, and returns when all have.
 func (r *run) wait() {
 	r.askWaiting(true)
@@ -163,7 +167,7 @@ func (r *run) askTogether(limiter manyTaker, askings []*asking) {
 	requests, told := make([]counters.Request, len(askings)), make([]bool, len(askings))
 	for i, one := range askings {
 		l := &one.limits[one.next]
-		l.asked, requests[i] = true, l.request(r.now)
+		l.asked, requests[i] = true, l.request(r.at(one))
 	}
 	if p := contain(func() {
 		limiter.TakeMany(r.ctx, requests, func(i int, t counters.Taken) {

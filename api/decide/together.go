@@ -98,15 +98,16 @@ func (t *together) add(number int, q Check) {
 // finish asks the limits that haven't been, unless the caller has left before the
 // first, and ends the check.
 func (t *together) finish(one *asking) {
+	now := t.at(one)
 	if one.next < len(one.limits) {
 		if one.next == 0 && t.caller != nil && t.caller.Err() != nil {
 			one.Answer, one.err = nil, ErrLeft
 			return
 		}
-		one.ask(t.ctx, t.now, one.limits[one.next:])
+		one.ask(t.ctx, now, one.limits[one.next:])
 	}
-	one.conclude(t.ctx, t.now)
-	one.Answer, one.err = one.decider.report(one.Answer, t.now)
+	one.conclude(t.ctx, now)
+	one.Answer, one.err = one.decider.report(one.Answer, now)
 	t.done(one.number, Outcome{one.Answer, one.err})
 	one.told = true
 }
