@@ -402,6 +402,31 @@ func TestARefusedRenewalIsNotLost(t *testing.T) {
 	}
 }
 
+// Nor if the store doesn't answer, and the instance remembers that the places were others'.
+func TestARenewalThatTheStoreCannotDecideIsNotLost(t *testing.T) {
+	t.Parallel()
+	for _, onError := range []policy.OnStoreError{policy.StoreErrorDeny, policy.StoreErrorLocal, policy.StoreErrorAllow} {
+		t.Run(string(onError), func(t *testing.T) {
+			t.Parallel()
+			p := func() *policy.Policy {
+				p := newPolicy("llm", places("in-flight", 1, 10*time.Second))
+				p.OnStoreError = onError
+				return p
+			}
+			s := newService(p())
+			twin := newTwin(s, p())
+			require.Equal(t, http.StatusOK, twin.release(t, s.acquire(t).Receipt).Code)
+			s.clock.at(time.Second)
+			receipt := twin.acquire(t).Receipt
+			s.clock.at(3 * time.Second)
+			s.store.failWith(counters.ErrTimeout)
+			require.Equal(t, http.StatusServiceUnavailable, s.renewAt(t, receipt).Code)
+			s.store.failWith(nil)
+			assert.Equal(t, http.StatusOK, s.renewAt(t, receipt).Code)
+		})
+	}
+}
+
 // What on_store_error admits takes no place and renews none, so it isn't counted as a lease: it
 // never ends.
 func TestWhatIsAllowedWithoutTheStoreIsNoLease(t *testing.T) {

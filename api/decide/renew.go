@@ -54,7 +54,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		taken, failed := c.Limiter.Take(ctx, q)
 		c.noteTake(d.Policy, taken, failed, q)
 		switch err = nil; {
-		case c.Contended, c.undecided(d.Policy):
+		case c.Contended, c.undecided(d.Policy), !c.Allowed && c.Degraded != nil: // another may have given the lease since
 			err = &Refused{Policy: r.Policy, Client: r.Client, Limits: []string{c.Name}}
 		case !c.Allowed:
 			err = ErrLost
