@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -393,4 +394,42 @@ func TestLeasesOfAfterAResetAreNotFreedByWhatWasDueBefore(t *testing.T) {
 			assert.EqualValues(t, 1, p[0].remain(at(10)))
 		})
 	}
+}
+
+// An instance that others hold up, or the store, doesn't know whether a lease has ended that it
+// has never seen.
+func TestARenewalThatIsHeldUpIsContended(t *testing.T) {
+	racetest.Sequential(t)
+	synctest.Test(t, func(t *testing.T) {
+		p := newHolders(t, 1, 1)[0]
+		rigged := &riggedStore{StateStore: p.store.Store}
+		l, err := NewConcurrency(rigged, time.Minute, 1, testConfig(10))
+		require.NoError(t, err)
+		first := p.take(time.Now(), 0)
+		var second counters.Decision
+		rigged.beforeSwap = func() {
+			time.Sleep(time.Millisecond)
+			if rigged.swaps < 4 {
+				p.take(time.Now(), first.Receipt.Position)
+				return
+			}
+			p.release(time.Now(), first)
+			second = p.take(time.Now(), 0)
+			time.Sleep(20 * time.Millisecond)
+		}
+		ask := func(limit, renews int64, timeout time.Duration) (counters.Decision, error) {
+			r := counters.Request{Client: "c", Cost: 1, Limit: limit, Renews: renews, Now: time.Now()}
+			return l.Take(&counters.Deadline{At: r.Now.Add(timeout)}, r)
+		}
+		_, err = ask(1, 0, time.Second) // which reads what there is
+		require.NoError(t, err)
+		go func() { _, _ = ask(2, 0, time.Second) }()
+		time.Sleep(5 * time.Millisecond)
+		require.True(t, second.Allowed)
+		d, err := ask(1, second.Receipt.Position, 10*time.Millisecond)
+		require.NoError(t, err)
+		require.False(t, d.Allowed)
+		assert.True(t, d.Contended)
+		time.Sleep(time.Second)
+	})
 }

@@ -56,10 +56,11 @@ func (l *rules[S]) heal(s S, request time.Time) (_ S, ahead time.Duration) {
 // that others were faster than at each attempt.
 const contendedRetry = time.Millisecond
 
-// contend denies r by a state that couldn't be replaced.
+// contend denies r by a state that couldn't be replaced. Of a lease that isn't in it nobody knows
+// whether another instance has given it since.
 func (l *rules[S]) contend(s S, r *counters.Request) counters.Decision {
 	d := l.peek(s, *r)
-	if d.Allowed && r.Cost > 0 {
+	if (d.Allowed || r.Renews != 0) && r.Cost > 0 {
 		d.Allowed, d.Contended, d.RetryAfter, d.Wait = false, true, contendedRetry, 0
 	}
 	return d
