@@ -279,6 +279,12 @@ func (h *leaseHistory) judge() (broken []string) {
 		default:
 			violate(p.span, "%v is no documented answer", p)
 		}
+		// However long it took: what an instance didn't hear from the store it doesn't say.
+		if p.renews != nil && p.back < p.renews.call+h.lease && !slices.ContainsFunc(h.resets, func(r reset) bool {
+			return r.call < p.back && p.renews.call < h.resetUntil(r)
+		}) {
+			violate(p.span, "%v, though its lease hasn't ended", p)
+		}
 		if p.back-p.call >= h.timeout/2 { // others may have been faster until its time was over
 			continue
 		}
@@ -291,11 +297,6 @@ func (h *leaseHistory) judge() (broken []string) {
 		}
 		if sum <= h.limit {
 			violate(p.span, "%v, though no more than %d of %d can be taken up with it", p, sum, h.limit)
-		}
-		if p.renews != nil && p.back < p.renews.call+h.lease && !slices.ContainsFunc(h.resets, func(r reset) bool {
-			return r.call < p.back && p.renews.call < h.resetUntil(r)
-		}) {
-			violate(p.span, "%v, though its lease hasn't ended", p)
 		}
 	}
 	return broken
@@ -383,6 +384,7 @@ func TestJudgeOfLeases(t *testing.T) {
 		{"denied while somebody may have got one", []*place{got(0, 10), {cost: 1, span: at(50, 60)}, denied(100, 110)}, nil, ""},
 		{"slowly denied", []*place{denied(100, 700)}, nil, ""},
 		{"not renewed in its time", []*place{lost, got(0, 20), got(0, 30), renews(lost, 5000, 5010, http.StatusConflict)}, nil, "though its lease hasn't ended"},
+		{"slowly not renewed in its time", []*place{lost, got(0, 20), got(0, 30), renews(lost, 5000, 5700, http.StatusConflict)}, nil, "though its lease hasn't ended"},
 		{"an undocumented answer", []*place{{cost: 1, status: http.StatusInternalServerError}}, nil, "no documented answer"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
