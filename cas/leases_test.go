@@ -433,3 +433,32 @@ func TestARenewalThatIsHeldUpIsContended(t *testing.T) {
 		time.Sleep(time.Second)
 	})
 }
+
+// A lease that is given while a batch of another instance reads the state is not in what that
+// reads. Its renewal, which joins the batch then, isn't lost for that.
+func TestARenewalIsNotDecidedByWhatWasReadBeforeIt(t *testing.T) {
+	racetest.Sequential(t)
+	synctest.Test(t, func(t *testing.T) {
+		p := newHolders(t, 1, 1)[0]
+		rigged := &riggedStore{StateStore: p.store.Store}
+		l, err := NewConcurrency(rigged, time.Minute, 1, testConfig(10))
+		require.NoError(t, err)
+		first := p.take(time.Now(), 0)
+		take := func(renews int64) counters.Decision {
+			d, err := l.Take(unhurried, counters.Request{Client: "c", Cost: 1, Limit: 1, Renews: renews, Now: time.Now()})
+			assert.NoError(t, err)
+			return d
+		}
+		renewed := make(chan counters.Decision, 1)
+		rigged.afterSwap = func() error { // it has lost, and has read that the place is taken
+			rigged.afterSwap = nil
+			p.release(time.Now(), first)
+			second := p.take(time.Now().Add(time.Millisecond), 0)
+			go func() { renewed <- take(second.Receipt.Position) }()
+			synctest.Wait()
+			return nil
+		}
+		assert.False(t, take(0).Allowed)
+		assert.True(t, (<-renewed).Allowed)
+	})
+}

@@ -123,8 +123,8 @@ func (w *work[S]) looksFirst() bool {
 func (w *work[S]) gather() (tells, peeks int) {
 	calls := w.batch.Calls()
 	// Once less than half of the time was left at the last answer, who comes later does better
-	// by a batch of its own.
-	if w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 {
+	// by a batch of its own. So does who holds a lease that what was read before may lack.
+	if w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 && (w.leases == nil || !w.heard()) {
 		calls = w.batch.Join()
 	}
 	w.calls, w.next.latest, w.next.changed = w.calls[:0], nil, false
