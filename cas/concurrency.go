@@ -53,8 +53,8 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 // A lease is known by its name, which is what its time has beyond a multiple of grid: it keeps
 // that however often it is renewed. So whoever renews it again, or releases it, by what was
 // said before finds it. A new one has a name that no other of the state has, and that one
-// which has ended hardly had. A lease so begins up to a grid before it was asked for, and is
-// kept for a grid longer.
+// which has ended, or was reset, hardly had if it was asked for at another time. A lease so begins
+// up to a grid before it was asked for, and is kept for a grid longer.
 type places struct{ log }
 
 // grid is the same for all leases, so that another lease changes no name.
