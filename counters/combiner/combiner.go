@@ -50,9 +50,11 @@ type Combiner[Q, R any] struct {
 }
 
 // A Place is where calls meet that are answered together. It is safe for concurrent
-// use by one Combiner; the zero value is an idle place. It must not be copied.
+// use by one Combiner; the zero value is an idle place. It must not be copied. Its lock may also
+// be that of what its user keeps beside it: a Combiner's methods take it, and lead is called
+// without it.
 type Place[Q, R any] struct {
-	mu    sync.Mutex
+	sync.Mutex
 	batch *Batch[Q, R] // that is being led, or is about to be; nil if the place is idle
 }
 
@@ -148,11 +150,9 @@ func (b *Batch[Q, R]) Calls() []*Call[Q, R] {
 
 // Join moves the calls that have gathered behind the batch to its end and
 // returns all its calls. A leader that starts over (a lost compare-and-swap)
-// calls it to answer them too. They share its deadline from then on, which may
-// be earlier than theirs.
+// calls it, with the place locked, to answer them too. They share its deadline from then on,
+// which may be earlier than theirs.
 func (b *Batch[Q, R]) Join() []*Call[Q, R] {
-	b.place.mu.Lock()
-	defer b.place.mu.Unlock()
 	if b.next != nil {
 		b.calls = append(b.calls, b.next.calls...)
 		clear(b.next.calls)
@@ -175,11 +175,11 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, p *Place[Q, R], q Q, qs []Q, mo
 	call := c.calls.Get().(*Call[Q, R])
 	call.Request = q
 
-	p.mu.Lock()
+	p.Lock()
 	b := p.batch
 	if b == nil {
 		b = c.begin(p, call)
-		p.mu.Unlock()
+		p.Unlock()
 	} else {
 		c.join(ctx, p, call)
 		for call.state.Load() != elected {
@@ -200,10 +200,10 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, p *Place[Q, R], q Q, qs []Q, mo
 				}
 			}
 		}
-		p.mu.Lock()
+		p.Lock()
 		b = p.batch
 		b.begun, call.own = true, true
-		p.mu.Unlock()
+		p.Unlock()
 	}
 
 	returned := false
@@ -233,8 +233,8 @@ func (c *Combiner[Q, R]) begin(p *Place[Q, R], call *Call[Q, R]) *Batch[Q, R] {
 // the only one of the batch until they Join others, what lead would, and must End the batch,
 // whatever happens. They wait at no other place in between.
 func (c *Combiner[Q, R]) Begin(p *Place[Q, R], q Q) *Batch[Q, R] {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	if p.batch != nil {
 		return nil
 	}
@@ -247,8 +247,8 @@ func (c *Combiner[Q, R]) Begin(p *Place[Q, R], q Q) *Batch[Q, R] {
 func (c *Combiner[Q, R]) Add(b *Batch[Q, R], q Q) {
 	call := c.calls.Get().(*Call[Q, R])
 	call.Request, call.own = q, true
-	b.place.mu.Lock()
-	defer b.place.mu.Unlock()
+	b.place.Lock()
+	defer b.place.Unlock()
 	b.calls = append(b.calls, call)
 }
 
@@ -263,7 +263,7 @@ func (c *Combiner[Q, R]) End(b *Batch[Q, R]) (R, error) {
 // join makes call one of the batch at p, or of the one behind it if that has begun. The
 // place is locked, and isn't afterwards.
 func (c *Combiner[Q, R]) join(ctx context.Context, p *Place[Q, R], call *Call[Q, R]) {
-	defer p.mu.Unlock()
+	defer p.Unlock()
 	b := p.batch
 	if b.begun {
 		if b.next == nil {
@@ -288,9 +288,9 @@ func (c *Combiner[Q, R]) conclude(b *Batch[Q, R], returned *bool) {
 		b.Fail(cause)
 	}
 	p := b.place
-	p.mu.Lock()
+	p.Lock()
 	c.handOver(p)
-	p.mu.Unlock()
+	p.Unlock()
 	// Only now, as sweep may read the calls of a batch until it is handed over.
 	for _, call := range b.calls {
 		if call.own {
@@ -364,8 +364,8 @@ func (c *Combiner[Q, R]) leave(p *Place[Q, R], call *Call[Q, R], err error) (_ R
 // withdraw takes the call out of its batch, unless that has begun, and reports
 // whether it has.
 func (c *Combiner[Q, R]) withdraw(p *Place[Q, R], call *Call[Q, R]) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	b := p.batch
 	if b != nil && b.begun {
 		b = b.next
@@ -498,8 +498,8 @@ func (b *Batch[Q, R]) quiet() {
 
 // sweep wakes the callers at p whose deadline has passed.
 func (p *Place[Q, R]) sweep(a *alarm[Q, R]) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	if p.batch == nil || p.batch.alarm != a {
 		return // they have gone
 	}

@@ -68,6 +68,13 @@ func questions(calls []*Call[int, int]) []int {
 	return all
 }
 
+// join has the leader of a batch join those behind it.
+func join(b *Batch[int, int]) []*Call[int, int] {
+	b.place.Lock()
+	defer b.place.Unlock()
+	return b.Join()
+}
+
 // answerAll ends the turn: each answer is ten times its question.
 func (u *turn) answerAll() {
 	u.finish(func() {
@@ -205,7 +212,7 @@ func TestCombinerJoin(t *testing.T) {
 
 		a := h.call(ctx, "k", 1)
 		attempt := <-h.turns
-		require.Equal(t, []int{1}, questions(attempt.batch.Join()))
+		require.Equal(t, []int{1}, questions(join(attempt.batch)))
 		b := h.call(ctx, "k", 2)
 		cancelled, cancel := context.WithCancel(ctx)
 		c := h.call(cancelled, "k", 3)
@@ -213,9 +220,9 @@ func TestCombinerJoin(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		requireError(t, context.Canceled, c)
-		require.Equal(t, []int{1, 2, 4}, questions(attempt.batch.Join()))
+		require.Equal(t, []int{1, 2, 4}, questions(join(attempt.batch)))
 		e := h.call(ctx, "k", 5)
-		require.Equal(t, []int{1, 2, 4, 5}, questions(attempt.batch.Join()))
+		require.Equal(t, []int{1, 2, 4, 5}, questions(join(attempt.batch)))
 
 		attempt.answerAll()
 		requireAnswer(t, 10, a)
@@ -447,7 +454,7 @@ func TestCombinerLeaderThatHangsUpFailsNobody(t *testing.T) {
 		a := h.call(ctx, "k", 1)
 		first := <-h.turns
 		b := h.call(t.Context(), "k", 2)
-		first.batch.Join()
+		join(first.batch)
 		cancel()
 		synctest.Wait()
 		require.Equal(t, ctx, first.ctx, "to end by its deadline")
@@ -556,7 +563,7 @@ func TestCombinerLeavingAtTheMomentOfHandOver(t *testing.T) {
 	})
 	timeline("taken up before it has left", func(t *testing.T, h *harness, first *turn, b, c *caller, slow *slowContext) {
 		slow.hangUp()
-		first.batch.Join()
+		join(first.batch)
 		slow.letGo()
 		requireError(t, context.Canceled, c)
 		require.Equal(t, []int{1, 2, 3}, first.questions())
@@ -565,7 +572,7 @@ func TestCombinerLeavingAtTheMomentOfHandOver(t *testing.T) {
 	})
 	timeline("answered before it has left", func(t *testing.T, h *harness, first *turn, b, c *caller, slow *slowContext) {
 		slow.hangUp()
-		first.batch.Join()
+		join(first.batch)
 		first.answerAll()
 		require.True(t, c.waits())
 		slow.letGo()
@@ -614,7 +621,7 @@ func TestCombinerLeaderFails(t *testing.T) {
 				a := h.call(ctx, "k", 1)
 				first := <-h.turns
 				b, c := h.call(ctx, "k", 2), h.call(ctx, "k", 3)
-				first.batch.Join()
+				join(first.batch)
 				d := h.call(ctx, "k", 4)
 				first.finish(func() {
 					first.batch.Calls()[1].Result = 20 // no good: the batch fails as a whole
@@ -832,7 +839,7 @@ func playAgainstModel(script []move) error {
 			}
 		case "join":
 			if u != nil {
-				u.batch.Join()
+				join(u.batch)
 				q.taken = len(q.callers)
 			}
 		case "answer":
@@ -906,7 +913,7 @@ func TestCombinerStress(t *testing.T) {
 		defer leader.Add(-1)
 		runtime.Gosched()
 		for rand.IntN(3) == 0 {
-			batch.Join()
+			join(batch)
 		}
 		switch rand.IntN(20) {
 		case 0:

@@ -200,8 +200,8 @@ func (m *Many[A]) add(i int, c *Record[A]) {
 		m.groups[n-1].more = append(m.groups[n-1].more, i)
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.calls.Lock()
+	defer c.calls.Unlock()
 	m.groups = append(m.groups, group[A]{number: i, record: c})
 	m.Keys = append(m.Keys, m.Key(&c.Account, m.requests[i].Client))
 }

@@ -3,17 +3,17 @@ package ledger
 import (
 	"context"
 	"errors"
-	"sync"
+	"sync/atomic"
 
 	"weir/counters"
 	"weir/counters/combiner"
 )
 
-// A Record is what a Book keeps of a client: its account, of type A, and the lock of that.
+// A Record is what a Book keeps of a client: its account, of type A, and where the calls meet
+// that are answered together by it. The lock of that is the lock of all of it.
 type Record[A any] struct {
-	mu      sync.Mutex
-	spent   bool                                          // nothing remained for a call of the last batch: the next may need no store
-	calls   combiner.Place[Request[A], counters.Decision] // where those meet that are answered together
+	spent   atomic.Bool // nothing remained for a call of the last batch: the next may need no store
+	calls   combiner.Place[Request[A], counters.Decision]
 	Account A
 }
 

@@ -43,6 +43,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -121,11 +122,11 @@ func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decisi
 // use a moment ago. Where something remains another instance may have taken it since, and
 // then this one would promise too much.
 func (b *Book[A]) denyAhead(c *Record[A], r counters.Request) (d counters.Decision, denied bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.spent || b.config.Options.CountDenied {
+	if !c.spent.Load() || b.config.Options.CountDenied {
 		return d, false
 	}
+	c.calls.Lock()
+	defer c.calls.Unlock()
 	d, _, denied = b.config.Family.Recall(&c.Account, r)
 	d.Local = true
 	return d, denied && !d.Allowed && d.Remaining == 0
@@ -161,8 +162,8 @@ func (b *Book[A]) abandon(q Request[A], d counters.Decision, err error) (counter
 	if !errors.As(err, &left) && !errors.Is(err, combiner.ErrWithdrawn) {
 		return d, err
 	}
-	q.Record.mu.Lock()
-	defer q.Record.mu.Unlock()
+	q.Record.calls.Lock()
+	defer q.Record.calls.Unlock()
 	if left != nil {
 		err = Failed(err, left.Call.Request.Flight)
 	}
@@ -209,8 +210,8 @@ func (b *Book[A]) TakeLocal(r counters.Request, err error) (counters.Decision, e
 		flight = f.flight
 	}
 	c := b.clients.Get(r.Client)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.calls.Lock()
+	defer c.calls.Unlock()
 	d := b.config.Family.Alone(&c.Account, r, flight)
 	d.Local, d.Receipt.Client = true, c
 	if d.Allowed || b.config.Options.CountDenied {
@@ -242,8 +243,8 @@ func (b *Book[A]) recall(r counters.Request) (d counters.Decision, known, fresh 
 	if c == nil || r.Check() != nil {
 		return counters.Decision{}, false, false
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.calls.Lock()
+	defer c.calls.Unlock()
 	d, known, fresh = b.config.Family.Recall(&c.Account, r)
 	d.Local = true
 	return d, known, fresh
@@ -282,8 +283,8 @@ func (b *Book[A]) refund(r counters.Request, taken counters.Decision) (c *Record
 	if taken.Receipt.At != 0 {
 		admitted.Now = time.Unix(0, taken.Receipt.At)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.calls.Lock()
+	defer c.calls.Unlock()
 	return c, b.config.Family.Refund(&c.Account, admitted, taken), nil
 }
 
@@ -295,9 +296,9 @@ func (b *Book[A]) Charge(ctx context.Context, r counters.Request) error {
 		return err
 	}
 	c := b.clients.Get(r.Client)
-	c.mu.Lock()
+	c.calls.Lock()
 	b.config.Family.Charge(&c.Account, r)
-	c.mu.Unlock()
+	c.calls.Unlock()
 	return b.tell(ctx, Request[A]{Request: r, Kind: Tells, Record: c})
 }
 
@@ -361,8 +362,8 @@ func (b *Book[A]) Forget(client string) {
 // Change calls do with the account of a client, which is locked.
 func (b *Book[A]) Change(client string, do func(*A)) {
 	c := b.clients.Get(client)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.calls.Lock()
+	defer c.calls.Unlock()
 	do(&c.Account)
 }
 
@@ -387,15 +388,15 @@ func (b *Book[A]) lead(ctx context.Context, batch *Batch[A]) {
 
 func (b *Book[A]) startWork(ctx context.Context, c *Record[A], name string, batch *Batch[A]) Work[A] {
 	w := b.works.Get().(Work[A])
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.calls.Lock()
+	defer c.calls.Unlock()
 	w.Begin(ctx, &c.Account, name, batch)
 	return w
 }
 
 func (b *Book[A]) nextStep(c *Record[A], w Work[A]) Step {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.calls.Lock()
+	defer c.calls.Unlock()
 	return w.Next()
 }
 
@@ -408,8 +409,8 @@ func (b *Book[A]) finishStep(c *Record[A], w Work[A], r *counters.Request) (more
 }
 
 func (b *Book[A]) finishLocked(c *Record[A], w Work[A]) (bool, []Flown) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.calls.Lock()
+	defer c.calls.Unlock()
 	return w.Finish()
 }
 
@@ -423,8 +424,8 @@ func (b *Book[A]) await(c *Record[A], r *counters.Request, f Flown) {
 }
 
 func (b *Book[A]) learn(c *Record[A], r counters.Request, flight any, o Outcome) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.calls.Lock()
+	defer c.calls.Unlock()
 	b.config.Family.Learn(&c.Account, flight, o)
 	if o != Unknown && b.config.Family.Owes(&c.Account) {
 		b.tellLater(c, r)
@@ -434,16 +435,15 @@ func (b *Book[A]) learn(c *Record[A], r counters.Request, flight any, o Outcome)
 // endWork gives w back, and notes whether something is due, unless a panic has cut it short:
 // what that has left in w nobody can know.
 func (b *Book[A]) endWork(c *Record[A], w Work[A], batch *Batch[A], r *counters.Request, completed *bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.calls.Lock()
+	defer c.calls.Unlock()
 	w.End()
 	if !*completed {
 		return
 	}
-	c.spent = false
-	for _, call := range batch.Calls() {
-		c.spent = c.spent || call.Request.Kind != Tells && call.Err == nil && call.Result.Remaining == 0
-	}
+	c.spent.Store(slices.ContainsFunc(batch.Calls(), func(call *Call[A]) bool {
+		return call.Request.Kind != Tells && call.Err == nil && call.Result.Remaining == 0
+	}))
 	b.works.Put(w)
 	b.note(c, *r)
 }
