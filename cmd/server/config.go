@@ -143,7 +143,7 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	duration(&cfg.clockSkew, "clock-skew", counters.DefaultClockSkew, "the largest `difference` between the clocks of instances")
 	fs.StringVar(&cfg.keyPrefix, "key-prefix", counters.DefaultKeyPrefix, "`prefix` of all keys in the store")
 	cfg.viewClients = counters.DefaultClients
-	fs.Func("view-clients", fmt.Sprintf("how `many` clients are remembered per limit (default %d)", cfg.viewClients), func(s string) error {
+	fs.Func("view-clients", fmt.Sprintf("how `many` clients are remembered per limit, at least 32 (default %d)", cfg.viewClients), func(s string) error {
 		n, err := strconv.ParseInt(s, 0, strconv.IntSize)
 		if err != nil {
 			return errors.New("must be a whole number such as 100000")
