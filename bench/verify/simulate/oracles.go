@@ -251,8 +251,17 @@ func (w *world) knownUntil(c *call) time.Time {
 	return w.start.Add(1 << 60)
 }
 
-// inTheWay returns how long what was asked for may be in the way.
-func (w *world) inTheWay() time.Duration { return w.lasts() + 2*(w.skew+w.timeout) }
+// inTheWay returns how long what was asked for may be in the way. All that was charged may
+// drain from a bucket before it.
+func (w *world) inTheWay() time.Duration {
+	longest := w.lasts() + 2*(w.skew+w.timeout)
+	for _, c := range w.calls {
+		if c.kind == charge && w.burst > 0 {
+			longest += w.window * time.Duration(c.request.Cost) / time.Duration(w.limit)
+		}
+	}
+	return longest
+}
 
 // mayBeKnown returns the most that the process of c can know to be in use: all
 // that was asked for elsewhere too, as it may have seen it counted. Where others
