@@ -3,14 +3,12 @@ package envoy
 import (
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// metadata returns what filters of Envoy behind this one know of a request that was
-// answered so, in the form that envoyproxy/ratelimit gives it: what was asked, and what
-// the files say of the limits that admit, where several say something the first.
-func (q *question) metadata(r *rls.RateLimitRequest, response *rls.RateLimitResponse) *structpb.Struct {
+// metadataOf returns what filters of Envoy behind this one know of a request, in the form that
+// envoyproxy/ratelimit gives it: what was asked, and what the files say of the limits.
+func metadataOf(r *rls.RateLimitRequest, limits *structpb.Struct) *structpb.Struct {
 	asked := new(structpb.ListValue)
 	for _, d := range r.GetDescriptors() {
 		asked.Values = append(asked.Values, structpb.NewStructValue(describe(d)))
@@ -21,15 +19,8 @@ func (q *question) metadata(r *rls.RateLimitRequest, response *rls.RateLimitResp
 	if hits := r.GetHitsAddend(); hits != 0 {
 		m.Fields["hitsAddend"] = structpb.NewNumberValue(float64(hits))
 	}
-	of := new(structpb.Struct)
-	for i := range q.parts {
-		rule := q.parts[i].rule
-		if rule != nil && rule.Metadata != nil && !rule.Unlimited && response.Statuses[i].Code == rls.RateLimitResponse_OK {
-			merge(of, proto.CloneOf(rule.Metadata))
-		}
-	}
-	if len(of.Fields) > 0 {
-		m.Fields["metadata"] = structpb.NewStructValue(of)
+	if len(limits.Fields) > 0 {
+		m.Fields["metadata"] = structpb.NewStructValue(limits)
 	}
 	return m
 }

@@ -26,7 +26,9 @@ import (
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"weir/api/decide"
 	"weir/api/policy"
@@ -158,9 +160,22 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	s.addHits(q)
 	response := s.respond(q, allowed, header)
 	if s.metadata {
-		response.DynamicMetadata = q.metadata(r, response)
+		response.DynamicMetadata = metadataOf(r, q.metadata(response))
 	}
 	return response, nil
+}
+
+// metadata returns what the files say of the limits that admit by the response, where several
+// say something the first.
+func (q *question) metadata(response *rls.RateLimitResponse) *structpb.Struct {
+	of := new(structpb.Struct)
+	for i := range q.parts {
+		rule := q.parts[i].rule
+		if rule != nil && rule.Metadata != nil && !rule.Unlimited && response.Statuses[i].Code == rls.RateLimitResponse_OK {
+			merge(of, proto.CloneOf(rule.Metadata))
+		}
+	}
+	return of
 }
 
 func validate(r *rls.RateLimitRequest) error {
