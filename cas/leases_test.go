@@ -396,15 +396,22 @@ func TestLeasesOfAfterAResetAreNotFreedByWhatWasDueBefore(t *testing.T) {
 	}
 }
 
+// oneBesideAnother returns a holder of the only place of a limit, and a limiter of another
+// instance, whose store is rigged.
+func oneBesideAnother(t *testing.T) (*holder, *riggedStore, *Concurrency) {
+	p := newHolders(t, 1, 1)[0]
+	rigged := &riggedStore{StateStore: p.store.Store}
+	l, err := NewConcurrency(rigged, time.Minute, 1, testConfig(10))
+	require.NoError(t, err)
+	return p, rigged, l
+}
+
 // An instance that others hold up, or the store, doesn't know whether a lease has ended that it
 // has never seen.
 func TestARenewalThatIsHeldUpIsContended(t *testing.T) {
 	racetest.Sequential(t)
 	synctest.Test(t, func(t *testing.T) {
-		p := newHolders(t, 1, 1)[0]
-		rigged := &riggedStore{StateStore: p.store.Store}
-		l, err := NewConcurrency(rigged, time.Minute, 1, testConfig(10))
-		require.NoError(t, err)
+		p, rigged, l := oneBesideAnother(t)
 		first := p.take(time.Now(), 0)
 		var second counters.Decision
 		rigged.beforeSwap = func() {
@@ -421,7 +428,7 @@ func TestARenewalThatIsHeldUpIsContended(t *testing.T) {
 			r := counters.Request{Client: "c", Cost: 1, Limit: limit, Renews: renews, Now: time.Now()}
 			return l.Take(&counters.Deadline{At: r.Now.Add(timeout)}, r)
 		}
-		_, err = ask(1, 0, time.Second) // which reads what there is
+		_, err := ask(1, 0, time.Second) // which reads what there is
 		require.NoError(t, err)
 		go func() { _, _ = ask(2, 0, time.Second) }()
 		time.Sleep(5 * time.Millisecond)
@@ -439,10 +446,7 @@ func TestARenewalThatIsHeldUpIsContended(t *testing.T) {
 func TestARenewalIsNotDecidedByWhatWasReadBeforeIt(t *testing.T) {
 	racetest.Sequential(t)
 	synctest.Test(t, func(t *testing.T) {
-		p := newHolders(t, 1, 1)[0]
-		rigged := &riggedStore{StateStore: p.store.Store}
-		l, err := NewConcurrency(rigged, time.Minute, 1, testConfig(10))
-		require.NoError(t, err)
+		p, rigged, l := oneBesideAnother(t)
 		first := p.take(time.Now(), 0)
 		take := func(renews int64) counters.Decision {
 			d, err := l.Take(unhurried, counters.Request{Client: "c", Cost: 1, Limit: 1, Renews: renews, Now: time.Now()})
