@@ -175,8 +175,14 @@ func (w *world) outcome(c *call, soon bool) (outcome, time.Time) {
 		}
 		return time.Now()
 	}
+	owedSince := c.returned // or since its process was told that it wasn't done
+	for _, o := range w.writes {
+		if o.late != nil && o.fate() == owed && w.mayCount(o, c) {
+			owedSince = maxTime(owedSince, o.late.told)
+		}
+	}
 	tells := func(o *operation) bool {
-		return o.connection == c.life && !o.sent.Before(c.returned) && (w.width() == 0 || o.key == w.counter(c))
+		return o.connection == c.life && !o.sent.Before(owedSince) && (w.width() == 0 || o.key == w.counter(c))
 	}
 	if !c.unsent() {
 		if !w.told(c, by(c.returned)) {
