@@ -17,9 +17,9 @@ var ErrSettledLater = errors.New("client: the receipt is settled later")
 // was counted, and what was used beyond it is counted now, whatever is left. Only the
 // first settlement of a receipt counts, so it may be repeated. The zero Receipt has
 // nothing to settle. The error is a *Problem, of status 410 if the receipt is too old; or
-// an ErrSettledLater if weir couldn't be asked, or not before ctx ended, or answered with
-// a status of 500 or more. Up to 10,000 receipts wait so; of one more, which isn't settled
-// later, the error is the reason alone.
+// an ErrSettledLater if weir couldn't be asked, or not before ctx ended, or the answer has
+// a status of 500 or more, or a proxy's 408 or 429. Up to 10,000 receipts wait so; of one
+// more, which isn't settled later, the error is the reason alone.
 func (c *Client) Settle(ctx context.Context, r Receipt, cost int64) (Settlement, error) {
 	if err := validateCost(cost); err != nil {
 		return Settlement{}, err

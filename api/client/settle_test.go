@@ -142,6 +142,27 @@ func TestASettlementByTheTextOfAReceiptIsDoneLater(t *testing.T) {
 	assert.Eventually(t, func() bool { return left(t, c, "llm") == 90 }, 10*time.Second, 10*time.Millisecond)
 }
 
+// A proxy that is too busy, or hasn't got all in time, says nothing about the receipt.
+func TestASettlementThatAProxyRefusesIsDoneLater(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusRequestTimeout, http.StatusTooManyRequests} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			t.Parallel()
+			w, c := start(t, client.Config{}, newPolicy("llm", fixed("llm", 100)))
+			a, err := c.Check(t.Context(), client.Check{Policy: "llm", Client: "alice", Cost: 60, Settle: true})
+			require.NoError(t, err)
+			w.answers(func(w http.ResponseWriter, _ *http.Request) bool {
+				w.WriteHeader(status)
+				return true
+			})
+			_, err = c.Settle(t.Context(), a.Receipt, 10)
+			require.ErrorIs(t, err, client.ErrSettledLater)
+			w.answers(nil)
+			assert.Eventually(t, func() bool { return left(t, c, "llm") == 90 }, patience, 10*time.Millisecond)
+		})
+	}
+}
+
 // Settlements that are being tried again keep their room.
 func TestNoMoreSettlementsWaitThanMay(t *testing.T) {
 	t.Parallel()

@@ -123,9 +123,10 @@ func (s *settler) close() {
 	s.working.Wait()
 }
 
-// retryable reports whether what failed with err may succeed later: weir couldn't be asked,
-// or its store.
+// retryable reports whether a settlement or a renewal that failed with err may succeed later: weir
+// couldn't be asked, or its store. With 408 and 429 a proxy says so.
 func retryable(err error) bool {
 	var p *Problem
-	return err != nil && (!errors.As(err, &p) || p.Status >= http.StatusInternalServerError)
+	return err != nil && (!errors.As(err, &p) || p.Status >= http.StatusInternalServerError ||
+		p.Status == http.StatusRequestTimeout || p.Status == http.StatusTooManyRequests)
 }
