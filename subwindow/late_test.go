@@ -25,6 +25,15 @@ type lateStore struct {
 	late  atomic.Bool
 	tell  []func(done bool, err error)
 	after func() // each addition that is done in time, before that is answered; or nil
+	first func() // before the next reading, or nil
+}
+
+func (s *lateStore) Read(ctx context.Context, keys []string, counts []int64) error {
+	if first := s.first; first != nil {
+		s.first = nil
+		first()
+	}
+	return s.Store.Read(ctx, keys, counts)
 }
 
 func (s *lateStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
@@ -110,6 +119,30 @@ func (by way) TestWhatComesAfterOthersIsCountedBesideThem(t *testing.T) {
 		assert.Zero(t, last.Remaining, name)
 		l.Flush()
 		assert.Zero(t, take(t, other, now, 0, 5).Remaining, name)
+	}
+}
+
+// What turns out to be done while all is read is in what was read, and isn't counted beside it.
+func (by way) TestWhatComesBeforeAReadingIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store := &lateStore{Store: memory.New(nil)}
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+		now := at("12:00:01")
+		require.True(t, take(t, l, now, 1, 10).Allowed)
+		store.late.Store(true)
+		_, err := l.Take(t.Context(), request(now, 2, 10))
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		store.late.Store(false)
+		require.EqualValues(t, 9, take(t, l, now, 0, 10).Remaining, name)
+		store.first = func() {
+			done(store.tell[0])
+		}
+		d, err := l.Peek(t.Context(), request(now, 1, 10))
+		require.NoError(t, err)
+		assert.EqualValues(t, 9, d.Remaining, name) // it was refused, and is given back
+		l.Flush()
+		assert.EqualValues(t, 9, take(t, l, now, 0, 10).Remaining, name)
 	}
 }
 

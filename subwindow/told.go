@@ -68,8 +68,8 @@ func (w *work) verify() (reset bool) {
 // fillSlots takes over what was read of the slots.
 func (w *work) fillSlots() {
 	a, read := w.a, w.read[len(w.read)-len(w.buckets):]
-	if w.all { // what was read is all there is
-		a.doubtful = false
+	if w.all { // what was read is all there is, but for what was learned since
+		a.doubtful = slices.ContainsFunc(a.flights(), func(f *flight) bool { return f.outcome == ledger.Done })
 	}
 	for i, bucket := range w.buckets {
 		missing := w.see(bucket, read[i], bucket >= w.lasting, 0)
@@ -144,8 +144,10 @@ func (w *work) duesTold() (err error) {
 			}
 			a.counted = true
 		case errors.Is(added.Err, counters.ErrLost):
-			if a.doubtful = d.bucket >= w.oldest; !a.doubtful { // it is in no window any more
+			if d.bucket < w.oldest { // it is in no window any more
 				*s = slot{}
+			} else {
+				a.doubtful = true
 			}
 		case o == ledger.NotDone:
 			err = added.Err
