@@ -308,6 +308,38 @@ func (by way) TestWhatComesWhileALossIsMadeGood(t *testing.T) {
 	}
 }
 
+// What can't be put back of one client is put back in no other's slots.
+func (by way) TestALossStaysWithItsClient(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nothing := func() {}
+			store := &raisingStore{Store: memory.New(nil), before: nothing, after: nothing}
+			l := by.newLimiter(t, store, w, sameClock)
+			now := at("12:00:01.5")
+			of := func(client string, cost int64) counters.Request {
+				return counters.Request{Client: client, Cost: cost, Limit: 10, Now: now.Add(time.Second)}
+			}
+			require.NoError(t, l.Reset(t.Context(), "reset", now))
+			_, err := l.Take(t.Context(), of("reset", 1))
+			require.NoError(t, err)
+			_, err = l.Take(t.Context(), of("lost", 9))
+			require.NoError(t, err)
+			store.Store = memory.New(nil) // all is lost
+			_, err = l.TakeLocal(of("reset", 1), counters.ErrNotSent)
+			require.NoError(t, err)
+			store.err = counters.ErrNotSent
+			_, err = l.Take(t.Context(), of("lost", 1))
+			require.ErrorIs(t, err, counters.ErrNotSent)
+			store.err = nil
+			d, err := l.Take(t.Context(), of("reset", 1))
+			require.NoError(t, err)
+			assert.EqualValues(t, 7, d.Remaining)
+		})
+	}
+}
+
 // What a process has put back beside the deletes of a reset is given back again, though it hears
 // of the reset before that is over.
 func (by way) TestWhatIsPutBackDuringAReset(t *testing.T) {
