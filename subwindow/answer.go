@@ -82,9 +82,12 @@ func (w *work) deal() {
 		if counted {
 			w.use[w.ahead] += r.Cost
 		}
-		if !c.Answer(w.decision(w.use, w.place, r, allowed), nil) && counted {
-			w.use[w.ahead] -= r.Cost
-			counted = false
+		if !c.Answer(w.decision(w.use, w.place, r, allowed), nil) {
+			if counted {
+				w.use[w.ahead] -= r.Cost
+				counted = false
+			}
+			a.untold = a.untold || w.mayBeFinal(w.bucket) // it was admitted alone, perhaps, and is counted late
 		}
 		switch {
 		case !counted:
