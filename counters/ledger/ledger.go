@@ -34,7 +34,8 @@
 // alone is due once, whether it was done or not.
 //
 // A reset is a moment. Nothing that was decided before it, or up to a clock skew
-// after it, is told.
+// after it, is told; but what was admitted alone in one slot is told as one, so what came before
+// a reset goes with what came after it.
 //
 // A family of algorithms is an Account's arithmetic and the steps of its Work;
 // Book does the rest. Start with Book, Family and Work.
