@@ -37,7 +37,7 @@ type algorithm struct {
 	window func(l *policy.Limit) (subwindow.Window, error)
 	// casLimiter makes the limiter of a limit whose algorithm keeps a state. The
 	// error says what is wrong with the limit.
-	casLimiter func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error)
+	casLimiter func(store telemetry.Store, l *policy.Limit, cfg cas.Config) (Limiter, error)
 }
 
 // algorithms are all that a limit can have, in the order in which messages name
@@ -83,8 +83,8 @@ var algorithms = []*algorithm{
 			burst := cmp.Or(l.Burst, l.Limit)
 			return fmt.Sprintf("%d per %s and at most %d at once, so at most %d in any %[2]s", l.Limit, inWords(l.Window), burst, burst+l.Limit)
 		},
-		casLimiter: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
-			return cas.NewTokenBucket(r.store, l.Window, l.Burst, r.casConfig(p, l))
+		casLimiter: func(store telemetry.Store, l *policy.Limit, cfg cas.Config) (Limiter, error) {
+			return cas.NewTokenBucket(store, l.Window, l.Burst, cfg)
 		},
 	},
 	{
@@ -97,8 +97,8 @@ var algorithms = []*algorithm{
 			return fmt.Sprintf("%d per %s, one after the other, with at most %d waiting, so at most %d admitted in any %[2]s",
 				l.Limit, inWords(l.Window), burst, burst+l.Limit)
 		},
-		casLimiter: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
-			return cas.NewLeakyBucket(r.store, l.Window, l.Burst, r.casConfig(p, l))
+		casLimiter: func(store telemetry.Store, l *policy.Limit, cfg cas.Config) (Limiter, error) {
+			return cas.NewLeakyBucket(store, l.Window, l.Burst, cfg)
 		},
 	},
 	{
@@ -123,11 +123,11 @@ var algorithms = []*algorithm{
 			}
 			return fmt.Sprintf("at most %d in any %s, by the time of each request", l.Limit, inWords(l.Window))
 		},
-		casLimiter: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
+		casLimiter: func(store telemetry.Store, l *policy.Limit, cfg cas.Config) (Limiter, error) {
 			if l.Entries > 0 {
-				return cas.NewCountingLog(r.store, l.Window, l.Entries, r.casConfig(p, l))
+				return cas.NewCountingLog(store, l.Window, l.Entries, cfg)
 			}
-			return cas.NewSlidingLog(r.store, l.Window, l.Limit, r.casConfig(p, l))
+			return cas.NewSlidingLog(store, l.Window, l.Limit, cfg)
 		},
 	},
 	{
@@ -140,8 +140,8 @@ var algorithms = []*algorithm{
 		describe: func(l *policy.Limit) string {
 			return fmt.Sprintf("at most %d at once, each until it is settled, or for %s after it was renewed last", l.Limit, inWords(l.Lease))
 		},
-		casLimiter: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
-			return cas.NewConcurrency(r.store, l.Lease, l.Limit, r.casConfig(p, l))
+		casLimiter: func(store telemetry.Store, l *policy.Limit, cfg cas.Config) (Limiter, error) {
+			return cas.NewConcurrency(store, l.Lease, l.Limit, cfg)
 		},
 	},
 }
@@ -179,31 +179,34 @@ func algorithmsThat(match func(*algorithm) bool) []string {
 	return names
 }
 
-// newLimiter makes the limiter of a limit. The error says what is wrong with
-// the limit.
-func (a *algorithm) newLimiter(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
+// NewLimiter makes the limiter of a limit, which names an algorithm. The options say
+// how policy and limit are called and whether denied requests count. The error says what
+// is wrong with the limit.
+func NewLimiter(store telemetry.Store, l *policy.Limit, cfg cas.Config) (Limiter, error) {
+	a := findAlgorithm(l)
 	if a.window == nil {
-		return a.casLimiter(r, p, l)
+		return a.casLimiter(store, l, cfg)
 	}
 	window, err := a.window(l)
 	if err != nil {
 		return nil, err
 	}
-	return subwindow.New(r.store, window, r.limiterOptions(p, l))
+	return subwindow.New(store, window, cfg.Options)
 }
 
 // usualClient is as long as names of clients usually are.
 const usualClient = "twelve-chars"
 
-// kept returns what Memcached keeps of one client that asks all the time: how
-// many items, and how many bytes these take. The limit has its limiter.
-func kept(l *policy.Limit) (items, bytes int) {
-	items, key, value := l.Limiter.(limiter).Items(usualClient, l.Limit)
+// Kept returns what Memcached keeps of one client that asks all the time: how
+// many items, and how many bytes these take, overhead included. Its limiter is one of
+// NewLimiter's.
+func Kept(l *policy.Limit) (items, bytes int) {
+	items, key, value := l.Limiter.(Limiter).Items(usualClient, l.Limit)
 	return items, items * memcached.ItemBytes(key, value)
 }
 
-// A limiter decides by any of the algorithms.
-type limiter interface {
+// A Limiter decides by any of the algorithms.
+type Limiter interface {
 	counters.Limiter
 	// Clients returns how many clients are remembered.
 	Clients() int
@@ -228,16 +231,11 @@ type resources struct {
 	log     *slog.Logger
 }
 
-// limiterOptions are the options of the limiter of a limit.
-func (r *resources) limiterOptions(p *policy.Policy, l *policy.Limit) counters.Options {
+// config is the configuration of the limiter of a limit.
+func (r *resources) config(p *policy.Policy, l *policy.Limit) cas.Config {
 	o := r.options
 	o.Policy, o.Limit, o.CountDenied, o.Batch = p.Name, l.StoredName(), p.CountDenied || l.CountDenied, r.metrics.Batch
 	o.Reseeded = r.metrics.Reseeded
-	return o
-}
-
-// casConfig is the configuration of a limiter by compare-and-swap.
-func (r *resources) casConfig(p *policy.Policy, l *policy.Limit) cas.Config {
 	warning := rate.Sometimes{Interval: time.Minute}
 	ahead := func(by time.Duration) {
 		r.metrics.Ahead()
@@ -246,5 +244,5 @@ func (r *resources) casConfig(p *policy.Policy, l *policy.Limit) cas.Config {
 				slog.String("policy", p.Name), slog.String("limit", l.Name), slog.Duration("ahead", by))
 		})
 	}
-	return cas.Config{Options: r.limiterOptions(p, l), Swaps: r.metrics.Swaps, Foreign: r.metrics.Foreign, Ahead: ahead}
+	return cas.Config{Options: o, Swaps: r.metrics.Swaps, Foreign: r.metrics.Foreign, Ahead: ahead}
 }

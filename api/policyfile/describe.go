@@ -83,7 +83,7 @@ func describeLimit(l *policy.Limit) string {
 		return "denies all"
 	}
 	a := findAlgorithm(l)
-	items, bytes := kept(l)
+	items, bytes := Kept(l)
 	promise := a.describe(l)
 	if l.CountsRequests {
 		promise += ", each check 1"

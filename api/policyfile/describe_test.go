@@ -52,7 +52,7 @@ policies:
 			limiters := NewLimiters(store, o, telemetry.NewMetrics(prometheus.NewRegistry(), "test"), nil)
 			require.NoError(t, limiters.Bind(policy.Policies{name: p}))
 			l := &p.Limits[0]
-			items, bytes := kept(l)
+			items, bytes := Kept(l)
 
 			// A window is filled at the beginning of a slot, a state evenly.
 			width, cost := l.Window, int64(1)

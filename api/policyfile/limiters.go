@@ -19,8 +19,8 @@ type Limiters struct {
 	resources
 
 	mu    sync.Mutex
-	inUse map[limiterKey]limiter
-	owing []limiter // that were in use, and may still owe the store something
+	inUse map[limiterKey]Limiter
+	owing []Limiter // that were in use, and may still owe the store something
 }
 
 // limiterKey is all that tells one limiter from another.
@@ -42,7 +42,7 @@ func NewLimiters(store telemetry.Store, o counters.Options, metrics *telemetry.M
 func (ls *Limiters) Bind(policies policy.Policies) error {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	inUse := make(map[limiterKey]limiter)
+	inUse := make(map[limiterKey]Limiter)
 	for _, p := range policies {
 		for l := range p.EachLimit() {
 			key := limiterKey{p.Name, p.CountDenied, *l}
@@ -52,14 +52,14 @@ func (ls *Limiters) Bind(policies policy.Policies) error {
 			limiter, ok := ls.inUse[key]
 			if !ok {
 				var err error
-				if limiter, err = findAlgorithm(l).newLimiter(&ls.resources, p, l); err != nil {
+				if limiter, err = NewLimiter(ls.store, l, ls.config(p, l)); err != nil {
 					return fmt.Errorf("policy %q, limit %q: %w", p.Name, l.Name, err)
 				}
 			}
 			l.Limiter, inUse[key] = limiter, limiter
 		}
 	}
-	ls.owing = slices.DeleteFunc(ls.owing, func(l limiter) bool { return l.Owing() == 0 })
+	ls.owing = slices.DeleteFunc(ls.owing, func(l Limiter) bool { return l.Owing() == 0 })
 	for key, limiter := range ls.inUse {
 		if inUse[key] == nil { // checks may still be under way
 			ls.owing = append(ls.owing, limiter)
@@ -89,12 +89,12 @@ func (ls *Limiters) Flush() (owing int) {
 }
 
 // Clients returns how many clients all limiters in use remember.
-func (ls *Limiters) Clients() int { return ls.sum(limiter.Clients) }
+func (ls *Limiters) Clients() int { return ls.sum(Limiter.Clients) }
 
 // ClientLimit returns how many clients all limiters in use can remember.
-func (ls *Limiters) ClientLimit() int { return ls.sum(limiter.ClientLimit) }
+func (ls *Limiters) ClientLimit() int { return ls.sum(Limiter.ClientLimit) }
 
-func (ls *Limiters) sum(of func(limiter) int) (sum int) {
+func (ls *Limiters) sum(of func(Limiter) int) (sum int) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, l := range ls.inUse {

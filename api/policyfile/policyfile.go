@@ -21,7 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"weir/api/policy"
-	"weir/api/telemetry"
+	"weir/cas"
 	"weir/counters"
 	"weir/counters/memory"
 )
@@ -291,9 +291,8 @@ func (r *policyReader) complete(p *policy.Policy, l *policy.Limit, n *yaml.Node,
 		r.fail(n, "the limit has no lease, how long what is under way counts if it is neither settled nor renewed, such as 30s")
 		return
 	}
-	named := *l
-	named.Name = "any" // a mistake in the name is reported above
-	if _, err := a.newLimiter(&resources{store: memory.New(nil), metrics: new(telemetry.Metrics)}, p, &named); err != nil {
+	o := counters.Options{Policy: p.Name, Limit: "any", CountDenied: p.CountDenied || l.CountDenied} // a mistake in the name is reported above
+	if _, err := NewLimiter(memory.New(nil), l, cas.Config{Options: o}); err != nil {
 		r.fail(cmp.Or(values["sub_windows"], values["window"], values["limit"]), "%v", err)
 	}
 }

@@ -9,12 +9,14 @@ import (
 	"strings"
 	"time"
 
+	"weir/api/policy"
+	"weir/api/policyfile"
+	"weir/api/telemetry"
 	"weir/bench/internal/report"
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memory"
-	"weir/subwindow"
 )
 
 // Names of algorithms. N is the number of sub-windows of a sliding window.
@@ -45,10 +47,8 @@ type Algorithm struct {
 	Kind   Kind
 	Color  color.Color // in all pictures; those of one kind may share it
 
-	// Of those that aren't windows.
-	policy  string // what policy files call them
+	policy  string // what policy files call one that is no window
 	entries int64  // of a log that counts
-	state   newState
 }
 
 // A Kind says what an algorithm keeps.
@@ -61,15 +61,6 @@ const (
 	Times
 )
 
-// A newState opens a limiter whose size is a burst, a limit or a number of entries.
-type newState func(store counters.StateStore, window time.Duration, size int64, cfg cas.Config) (Limiter, error)
-
-func opens[L Limiter](open func(counters.StateStore, time.Duration, int64, cas.Config) (L, error)) newState {
-	return func(store counters.StateStore, window time.Duration, size int64, cfg cas.Config) (Limiter, error) {
-		return open(store, window, size, cfg)
-	}
-}
-
 // All are the algorithms. Nobody changes them.
 var All = []Algorithm{
 	{Name: Fixed, Color: report.Vermillion},
@@ -81,9 +72,9 @@ var All = []Algorithm{
 	{Name: Strict60, Slots: 60, Strict: true, Color: report.Green},
 	{Name: Capped10, Slots: 10, Capped: true, Color: report.Orange},
 	{Name: Capped60, Slots: 60, Capped: true, Color: report.Orange},
-	{Name: Token, Kind: Bucket, Color: report.Purple, policy: "token_bucket", state: opens(cas.NewTokenBucket)},
-	{Name: Leaky, Kind: Bucket, Color: report.Purple, policy: "leaky_bucket", state: opens(cas.NewLeakyBucket)},
-	{Name: Log, Kind: Times, Color: report.Wine, policy: "sliding_log", state: opens(cas.NewSlidingLog)},
+	{Name: Token, Kind: Bucket, Color: report.Purple, policy: "token_bucket"},
+	{Name: Leaky, Kind: Bucket, Color: report.Purple, policy: "leaky_bucket"},
+	{Name: Log, Kind: Times, Color: report.Wine, policy: "sliding_log"},
 	counting(Counting64, 64),
 	counting(Counting32, 32),
 }
@@ -93,12 +84,11 @@ var Counting = counting("counting log", cas.MinLogEntries)
 
 // Leases is a limit of how much is under way at once; a window is its lease. It isn't in
 // All.
-var Leases = Algorithm{Name: "leases", Kind: Times, policy: "concurrency", state: opens(cas.NewConcurrency)}
+var Leases = Algorithm{Name: "leases", Kind: Times, policy: "concurrency"}
 
 // counting returns a log that counts, with so many entries.
 func counting(name string, entries int64) Algorithm {
-	policy := fmt.Sprintf("sliding_log, entries: %d", entries)
-	return Algorithm{Name: name, Kind: Times, Color: report.Wine, policy: policy, entries: entries, state: opens(cas.NewCountingLog)}
+	return Algorithm{Name: name, Kind: Times, Color: report.Wine, policy: "sliding_log", entries: entries}
 }
 
 // Select returns the algorithms with these names, in their order. It panics if
@@ -139,17 +129,33 @@ func Plain(name string) string {
 	return strings.NewReplacer(" ", "-", "=", "").Replace(strings.ToLower(name))
 }
 
-// Policy returns the keys of a limit in a policy file that say which it is.
-func (a Algorithm) Policy() string {
-	if a.Slots == 0 {
-		return "algorithm: " + cmp.Or(a.policy, "fixed_window")
+// limit returns what policy files say of it.
+func (a Algorithm) limit() policy.Limit {
+	l := policy.Limit{Algorithm: cmp.Or(a.policy, "fixed_window"), SubWindows: a.Slots, Entries: a.entries}
+	if a.Slots > 0 {
+		l.Algorithm = "sliding_window"
 	}
-	keys := fmt.Sprintf("algorithm: sliding_window, sub_windows: %d", a.Slots)
 	switch {
 	case a.Strict:
-		keys += ", estimate: strict"
+		l.Estimate = "strict"
 	case a.Capped:
-		keys += ", estimate: capped"
+		l.Estimate = "capped"
+	}
+	return l
+}
+
+// Policy returns the keys of a limit in a policy file that say which it is.
+func (a Algorithm) Policy() string {
+	l := a.limit()
+	keys := "algorithm: " + l.Algorithm
+	if l.SubWindows > 0 {
+		keys += fmt.Sprintf(", sub_windows: %d", l.SubWindows)
+	}
+	if l.Estimate != "" {
+		keys += ", estimate: " + l.Estimate
+	}
+	if l.Entries > 0 {
+		keys += fmt.Sprintf(", entries: %d", l.Entries)
 	}
 	return keys
 }
@@ -182,20 +188,6 @@ func (a Algorithm) Width(window time.Duration) time.Duration {
 	return window / time.Duration(max(1, a.Slots))
 }
 
-// A Limiter is one of weir's.
-type Limiter interface {
-	counters.Limiter
-	Flush()
-	Owing() int
-	Items(client string, limit int64) (n, key, value int)
-}
-
-// A Store is what limiters of all kinds need.
-type Store interface {
-	counters.Store
-	counters.StateStore
-}
-
 // A Config says how a limiter is to be. New sets the options' names but Policy.
 type Config struct {
 	counters.Options
@@ -225,44 +217,24 @@ func Namespace(policy string, width time.Duration) counters.Namespace {
 }
 
 // New returns a limiter on a store.
-func (a Algorithm) New(s Store, c Config) (Limiter, error) {
+func (a Algorithm) New(s telemetry.Store, c Config) (policyfile.Limiter, error) {
+	l := a.limit()
+	l.Window, l.Lease, l.Limit, l.Burst = c.Window, c.Window, c.Limit, c.Burst
 	options := c.Options
 	options.KeyPrefix, options.Limit = KeyPrefix, LimitName
-	if a.state != nil {
-		size := cmp.Or(a.entries, c.Limit)
-		if a.Kind == Bucket {
-			size = c.Burst
-		}
-		return a.state(s, c.Window, size, cas.Config{Options: options})
-	}
-	w, err := a.window(c.Window)
-	if err != nil {
-		return nil, err
-	}
-	return subwindow.New(s, w, options)
+	return policyfile.NewLimiter(s, &l, cas.Config{Options: options})
 }
-
-func (a Algorithm) window(length time.Duration) (subwindow.Window, error) {
-	if a.Slots == 0 {
-		return subwindow.NewFixedWindow(length)
-	}
-	w, err := subwindow.NewWindow(length, a.Slots, a.Strict)
-	w.Capped = a.Capped
-	return w, err
-}
-
-// The usual client and policy have names as long as such names usually are.
-const usualClient, usualPolicy = "twelve-chars", "policy"
 
 // Bytes returns what Memcached keeps of one client that asks evenly, and as
 // often as the limit in a window allows, overhead included.
 func (a Algorithm) Bytes(window time.Duration, limit int64) (int, error) {
-	l, err := a.New(memory.New(time.Now), Config{Options: counters.Options{Policy: usualPolicy, Clients: 1}, Window: window, Limit: limit})
+	const usualPolicy = "policy" // as long as such names usually are
+	limiter, err := a.New(memory.New(time.Now), Config{Options: counters.Options{Policy: usualPolicy, Clients: 1}, Window: window, Limit: limit})
 	if err != nil {
 		return 0, err
 	}
-	items, key, value := l.Items(usualClient, limit)
-	return items * memcached.ItemBytes(key, value), nil
+	_, bytes := policyfile.Kept(&policy.Limit{Limit: limit, Limiter: limiter})
+	return bytes, nil
 }
 
 // OpenStore returns weir's store on the memcached at addr.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"weir/api/policyfile"
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
@@ -175,7 +176,7 @@ func past(a algorithms.Algorithm, now time.Time) []time.Time {
 }
 
 // checkAll checks each client once. A denial is an error.
-func checkAll(ctx context.Context, limiter algorithms.Limiter, clients int, at time.Time) error {
+func checkAll(ctx context.Context, limiter policyfile.Limiter, clients int, at time.Time) error {
 	return testbed.Parallel(clients, callers, func(n int) error {
 		bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"weir/api/policyfile"
 	"weir/bench/internal/algorithms"
 	"weir/cas"
 	"weir/counters"
@@ -21,7 +22,7 @@ const (
 // A subject is a limiter on a store of its own, in virtual time.
 type subject struct {
 	algorithm algorithms.Algorithm
-	limiter   algorithms.Limiter
+	limiter   policyfile.Limiter
 	limit     int64            // that decisions are judged by
 	request   counters.Request // its Now is the virtual time
 }

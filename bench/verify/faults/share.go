@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"weir/api/policyfile"
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/testbed"
 	"weir/counters"
@@ -155,7 +156,7 @@ type shareBed struct {
 	cfg       config
 	server    *testbed.Memcached
 	stores    []*memcached.Store     // of the instances
-	instances [][]algorithms.Limiter // by instance and algorithm
+	instances [][]policyfile.Limiter // by instance and algorithm
 	clients   []*shareClient
 	chosen    *rand.Rand // instances of clients that are spread
 
@@ -163,7 +164,7 @@ type shareBed struct {
 	failed atomic.Pointer[error]
 }
 
-func newShareBed(cfg config, instances [][]algorithms.Limiter) *shareBed {
+func newShareBed(cfg config, instances [][]policyfile.Limiter) *shareBed {
 	b := &shareBed{cfg: cfg, instances: instances, chosen: rand.New(rand.NewPCG(1, 2))}
 	for n := range cfg.clients {
 		for i, a := range shareAlgorithms {
@@ -321,7 +322,7 @@ func (b *shareBed) endure(ctx context.Context, clients string, f shareFault) err
 // openShareBed starts a memcached, and so many instances on it. Close ends what was
 // started, also after an error.
 func openShareBed(ctx context.Context, cfg config, instances int) (b *shareBed, err error) {
-	b = newShareBed(cfg, make([][]algorithms.Limiter, instances))
+	b = newShareBed(cfg, make([][]policyfile.Limiter, instances))
 	if b.server, err = testbed.StartMemcached(ctx, 64); err != nil {
 		return b, err
 	}

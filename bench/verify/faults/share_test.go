@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"weir/bench/internal/algorithms"
+	"weir/api/policyfile"
 	"weir/bench/internal/benchtest"
 	"weir/counters"
 )
@@ -72,7 +72,7 @@ type fakeStore struct {
 // client's count when the store broke, what this instance admitted of it, and
 // what it has admitted since.
 type fakeSharer struct {
-	algorithms.Limiter
+	policyfile.Limiter
 	store     *fakeStore
 	alone     func(count, own, since int64) bool
 	own, lone map[string]int64
@@ -167,9 +167,9 @@ func TestTheMeasureIsRight(t *testing.T) {
 // fakeBed has so many clients of each algorithm, and a fault of ten seconds.
 func fakeBed(instances, clients int, alone func(count, own, since int64) bool) (*shareBed, shareFault) {
 	store := &fakeStore{counts: make(map[string]int64)}
-	var all [][]algorithms.Limiter
+	var all [][]policyfile.Limiter
 	for range instances {
-		var limiters []algorithms.Limiter
+		var limiters []policyfile.Limiter
 		for range shareAlgorithms {
 			limiters = append(limiters, &fakeSharer{store: store, alone: alone, own: make(map[string]int64), lone: make(map[string]int64)})
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"weir/api/policyfile"
 	"weir/bench/internal/algorithms"
 	"weir/cas"
 )
@@ -198,7 +199,7 @@ func (s *scenario) lasts() time.Duration {
 
 const policy = "world"
 
-type limiter = algorithms.Limiter
+type limiter = policyfile.Limiter
 
 // bound returns how much the docs allow to be admitted within a span of true
 // time in which refunds have left a bucket empty so many times. A fixed window

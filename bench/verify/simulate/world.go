@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"weir/api/telemetry"
 	"weir/bench/internal/algorithms"
 	"weir/counters"
 	"weir/counters/combiner"
@@ -199,7 +200,7 @@ func (w *world) boot(p *process) {
 }
 
 // newLimiter returns a limiter of the scenario, with nothing in its memory.
-func (w *world) newLimiter(c algorithms.Store) limiter {
+func (w *world) newLimiter(c telemetry.Store) limiter {
 	o := counters.Options{Policy: policy, CountDenied: w.countDenied, ClockSkew: cmp.Or(w.skew, -1), StoreTimeout: w.timeout, RefundFailed: w.network.refundFailed}
 	if b := w.broken.options; b != nil {
 		b(&w.scenario, &o)
