@@ -340,7 +340,7 @@ func (by way) newServiceOn(on telemetry.Store, configure func(*Config), policies
 	if by.many {
 		store = manyStore{s.store}
 	}
-	cfg.Claims = decide.Claims{Store: store, KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Group)}
+	cfg.Claims = decide.Claims{Store: store, KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Goroutines)}
 	cfg.Policies = bindLimitersBy(options, cfg.Metrics.InstrumentStore(store), cfg.Metrics, policies...)
 	cfg.Overrides = overrides.New(overrides.Config{
 		Store: memory.New(nil), KeyPrefix: counters.DefaultKeyPrefix, Now: s.clock.now, Foreign: cfg.Metrics.Foreign, Log: cfg.Log,

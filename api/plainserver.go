@@ -64,7 +64,7 @@ func (s *Server) together(requests []*plain.Exchange) {
 	case len(t.settleAskers) == 0:
 		settle = nil
 	}
-	active.Together(t.checks, s.cfg.Now(), settle, func(i int, o decide.Outcome) {
+	active.CheckMany(t.checks, s.cfg.Now(), settle, func(i int, o decide.Outcome) {
 		err := o.Err
 		if err == nil {
 			err = s.writeAnswer(t.checkAskers[i].Context, o.Answer)

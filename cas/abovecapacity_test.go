@@ -55,7 +55,7 @@ func (s *tellingStates) Load(ctx context.Context, key string) (counters.State, e
 // from that level, and not from the capacity.
 func TestALevelAboveTheCapacityIsNotForgotten(t *testing.T) {
 	store := &tellingStates{StateStore: memory.New(nil)}
-	background := new(counters.Group)
+	background := new(counters.Goroutines)
 	l, err := cas.NewTokenBucket(store, 24*time.Hour, 0, cas.Config{Options: counters.Options{Policy: "p", Limit: "l", Clients: 100, Background: background}})
 	require.NoError(t, err)
 	now := time.Now()

@@ -114,7 +114,7 @@ func (by way) TestAnAnswerThatIsHardlyLateIsRefunded(t *testing.T) {
 				store := &slowStore{Store: memory.New(nil), swaps: true}
 				var failed atomic.Int64
 				cfg := testConfig(10)
-				cfg.StoreTimeout, cfg.RefundFailed, cfg.Background = time.Second, func() { failed.Add(1) }, new(counters.Group)
+				cfg.StoreTimeout, cfg.RefundFailed, cfg.Background = time.Second, func() { failed.Add(1) }, new(counters.Goroutines)
 				l, err := newLimiter(store, cfg)
 				require.NoError(t, err)
 				store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) {

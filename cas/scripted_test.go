@@ -65,7 +65,7 @@ type script struct {
 	now    time.Time
 	// failed is how many refunds have, and foreign how many states weren't read.
 	failed, foreign int
-	background      counters.Group
+	background      counters.Goroutines
 }
 
 // scripts runs a test for each of the algorithms.

@@ -57,7 +57,7 @@ type Options struct {
 	Batch func(size int)
 	// Background runs what goes on after its call, if it isn't nil: refunds, and telling the
 	// store what else is due. Wait for it before the store is closed; a limiter's Flush does.
-	Background *Group
+	Background *Goroutines
 	// RefundFailed is called for each refund of which nobody knows whether it was
 	// done, or was due, if it isn't nil. What should have been refunded may stay in
 	// use until its time has passed. It must not call the limiter.
@@ -99,7 +99,7 @@ func (o Options) WithDefaults() (Options, error) {
 	if o.Reseeded == nil {
 		o.Reseeded = func(int) {}
 	}
-	o.Background = cmp.Or(o.Background, new(Group))
+	o.Background = cmp.Or(o.Background, new(Goroutines))
 	if o.RefundFailed == nil {
 		o.RefundFailed = func() {}
 	}

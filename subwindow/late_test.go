@@ -511,7 +511,7 @@ func (by way) TestOutcomeThatIsKnownAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixed, err := subwindow.NewFixedWindow(time.Minute)
 		require.NoError(t, err)
-		background := new(counters.Group)
+		background := new(counters.Goroutines)
 		store := &knownStore{Store: memory.New(nil)}
 		l := by.newLimiterWith(t, store, fixed, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, Background: background})
 		now := at("12:00:01")

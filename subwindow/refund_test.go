@@ -453,7 +453,7 @@ func (by way) TestARefundOfAnOldRequestForgetsNothing(t *testing.T) {
 			if slots > 0 {
 				w.Width /= time.Duration(slots)
 			}
-			background := new(counters.Group)
+			background := new(counters.Goroutines)
 			l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Background: background})
 			first := at("10:00:30")
 			old := take(t, l, first, 5, 5)

@@ -66,7 +66,7 @@ func startWeir(policies ...*policy.Policy) *weir {
 		Metrics:  telemetry.NewMetrics(nil, "test"),
 		Log:      slog.New(slog.DiscardHandler),
 		Now:      w.now,
-		Claims:   decide.Claims{Store: memory.New(nil), KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Group)},
+		Claims:   decide.Claims{Store: memory.New(nil), KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Goroutines)},
 	})
 	w.server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body) // what is missing, the service misses too

@@ -31,7 +31,7 @@ func (e *Engine) All(caller context.Context, checks []Check) ([]*Answer, error) 
 		}
 		answers = append(answers, a)
 	}
-	err := decideJointly(ctx, now, e.StoreTimeout, answers)
+	err := decideAllOrNone(ctx, now, e.StoreTimeout, answers)
 	took := e.Now().Sub(now)
 	for _, a := range answers {
 		e.deciders[a.Policy.Name].observer.Decided(a, now, took)
@@ -42,13 +42,13 @@ func (e *Engine) All(caller context.Context, checks []Check) ([]*Answer, error) 
 	return answers, err
 }
 
-// fewJointly is how many clients of a limit are asked one by one: they share a round
+// fewOneByOne is how many clients of a limit are asked one by one: they share a round
 // trip with the other limits, on the connection on which their states were read, and
 // cost no more.
-const fewJointly = 8
+const fewOneByOne = 8
 
-// A joint is checks that are decided as one: all are admitted, or none.
-type joint struct {
+// allOrNone is checks that are decided as one: all are admitted, or none.
+type allOrNone struct {
 	run
 	timeout time.Duration // of the store
 	answers []*Answer
@@ -57,7 +57,7 @@ type joint struct {
 	groups [][]asking
 }
 
-// decideJointly asks the limits of answers, which prepare has found, and
+// decideAllOrNone asks the limits of answers, which prepare has found, and
 // consumes their costs from all or from none. What shadow mode would deny denies
 // none of the others. The error is the *Refused of the first that on_store_error
 // refuses.
@@ -65,8 +65,8 @@ type joint struct {
 // The limits are asked at once, so that they share their round trips to the
 // store. Only those that are known to deny come first: then the others needn't
 // be asked.
-func decideJointly(ctx *counters.Deadline, now time.Time, timeout time.Duration, answers []*Answer) (err error) {
-	j := &joint{run: newRun(ctx, now, timeout, fewJointly), timeout: timeout, answers: answers}
+func decideAllOrNone(ctx *counters.Deadline, now time.Time, timeout time.Duration, answers []*Answer) (err error) {
+	j := &allOrNone{run: newRun(ctx, now, timeout, fewOneByOne), timeout: timeout, answers: answers}
 	j.by = j
 	j.group()
 	j.askAll()
@@ -89,7 +89,7 @@ func decideJointly(ctx *counters.Deadline, now time.Time, timeout time.Duration,
 	return err
 }
 
-func (j *joint) group() {
+func (j *allOrNone) group() {
 	type key struct {
 		limiter counters.Limiter
 		client  string
@@ -111,7 +111,7 @@ func (j *joint) group() {
 
 // askAll asks the groups, or as many as it takes for a denial. Where denied
 // requests count, it asks all.
-func (j *joint) askAll() {
+func (j *allOrNone) askAll() {
 	denied := slices.ContainsFunc(j.answers, func(a *Answer) bool { return !a.Allowed && !a.Policy.Shadow })
 	var left [][]asking
 	for _, group := range j.groups {
@@ -132,7 +132,7 @@ func (j *joint) askAll() {
 	}
 }
 
-func (j *joint) askAtOnce(groups [][]asking) {
+func (j *allOrNone) askAtOnce(groups [][]asking) {
 	for _, group := range groups {
 		if one := &group[0]; len(group) == 1 {
 			j.begin(one)
@@ -148,11 +148,11 @@ func (j *joint) askAtOnce(groups [][]asking) {
 	}
 }
 
-func (j *joint) finish(one *asking) { one.ask(j.ctx, j.now, one.limits[one.next:]) }
+func (j *allOrNone) finish(one *asking) { one.ask(j.ctx, j.now, one.limits[one.next:]) }
 
 // seemsSpent reports whether the process remembers that nothing remains, so that
 // one will deny.
-func (j *joint) seemsSpent(one asking) bool {
+func (j *allOrNone) seemsSpent(one asking) bool {
 	l := &one.limits[0]
 	if p := one.Policy; l.countsDenied(p) || p.Shadow || l.Leniency != policy.Strict {
 		return false
@@ -169,7 +169,7 @@ func (one asking) denied() bool {
 
 // askGroup asks limits of one client, and of one policy, in their order. Equal
 // ones that follow each other are asked as if in turn.
-func (j *joint) askGroup(group []asking) {
+func (j *allOrNone) askGroup(group []asking) {
 	for len(group) > 0 {
 		n := 1
 		for n < len(group) && group[n].equals(group[0]) {
@@ -201,7 +201,7 @@ func (one asking) equals(other asking) bool {
 
 // refund undoes what was admitted of the checks that are denied, as
 // Answer.refund does.
-func (j *joint) refund() {
+func (j *allOrNone) refund() {
 	var consumed, open []asking
 	known := true
 	for _, a := range j.answers {

@@ -19,7 +19,7 @@ func (e *Engine) Batch(caller context.Context, checks []Check) []Outcome {
 	defer leave()
 	outcomes := make([]Outcome, len(checks))
 	firsts, next := groupByClient(checks)
-	t := e.newTogether(ctx, now, len(firsts), func(i int, o Outcome) {
+	t := e.newIndependent(ctx, now, len(firsts), func(i int, o Outcome) {
 		outcomes[i] = o
 		if o.Err == nil && o.Degraded == nil {
 			e.queue.decided.Add(1)
@@ -80,7 +80,7 @@ func groupByClient(checks []Check) (firsts, next []int) {
 // decideGroup decides checks of one client of one policy, in their order: that of
 // number i and those that are next. Equal ones that follow it are decided as if in turn. When
 // the caller has left, none begins: a long batch must not hold up a shutdown.
-func (t *together) decideGroup(checks []Check, i int, next []int) {
+func (t *independentChecks) decideGroup(checks []Check, i int, next []int) {
 	for {
 		q := checks[i]
 		decide := func(int) Outcome {

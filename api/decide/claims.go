@@ -19,7 +19,7 @@ type Claims struct {
 	// Horizon is how much longer than its ttl an item is kept, as clocks differ.
 	Horizon time.Duration
 	// Late does what turns out to be claimed after its caller was told of an error.
-	Late *counters.Group
+	Late *counters.Goroutines
 }
 
 // A claim is what is to be done once.

@@ -6,7 +6,7 @@
 // store fails, its policy says what is answered. Limits of many checks share their
 // exchanges with the store where a limiter takes many.
 //
-// Start reading at Decider.Check; together.go, batch.go and allornone.go decide several
+// Start reading at Decider.Check; independent.go, batch.go and allornone.go decide several
 // checks, and exchange.go asks limits for all of them at once. What a check has reserved is
 // settled in settle.go, once by claims.go, and renewed in renew.go.
 package decide

@@ -164,7 +164,7 @@ func TestAPanicOfWhoIsTold(t *testing.T) {
 	checks := checksOf("user", clients...)
 	var mu sync.Mutex
 	told := make(map[int][]error)
-	e.Together(checks, time.Now(), nil, func(i int, o Outcome) {
+	e.CheckMany(checks, time.Now(), nil, func(i int, o Outcome) {
 		mu.Lock()
 		defer mu.Unlock()
 		told[i] = append(told[i], o.Err)
@@ -188,7 +188,7 @@ func TestWhatIsDoneBesideChecks(t *testing.T) {
 			close(asked)
 			<-done
 		}
-		e.Together(checks, time.Now(), func() {
+		e.CheckMany(checks, time.Now(), func() {
 			<-asked
 			close(done)
 		}, func(_ int, o Outcome) { assert.NoError(t, o.Err) })
@@ -202,7 +202,7 @@ func TestAPanicBesideChecks(t *testing.T) {
 	done, told := make(chan struct{}), 0
 	limiter.asked = func() { <-done }
 	assert.PanicsWithError(t, "a bug", func() {
-		e.Together(checksOf("user", clients...), time.Now(), func() {
+		e.CheckMany(checksOf("user", clients...), time.Now(), func() {
 			defer close(done)
 			panic("a bug")
 		}, func(int, Outcome) { told++ })

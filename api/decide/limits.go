@@ -44,7 +44,7 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 		a.ask(&a.deadline, now, a.Limits)
 		a.conclude(&a.deadline, now)
 	} else {
-		_ = decideJointly(&a.deadline, now, d.StoreTimeout, []*Answer{a}) // what is refused is denied below
+		_ = decideAllOrNone(&a.deadline, now, d.StoreTimeout, []*Answer{a}) // what is refused is denied below
 	}
 	if h != nil {
 		a.scratch = a.SetHeaders(h, a.scratch)

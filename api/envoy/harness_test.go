@@ -117,7 +117,7 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 	key := receipt.NewKey(nil)
 	f.Service = NewService(headers, false, func() *receipt.Key { return key })
 	f.SetConfig(c, decide.NewDecider(decide.Config{
-		StoreTimeout: time.Minute, Now: f.now, Claims: decide.Claims{Store: store, KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Group)},
+		StoreTimeout: time.Minute, Now: f.now, Claims: decide.Claims{Store: store, KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Goroutines)},
 	}, shared, checks), func(limit string) { metrics.LimitDenied(PolicyName, limit) })
 	f.server = NewServer(f.Service, nil, 0, 0, slog.New(slog.DiscardHandler))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -198,8 +198,8 @@ func NewLimiter(store telemetry.Store, l *policy.Limit, cfg cas.Config) (Limiter
 const usualClient = "twelve-chars"
 
 // Kept returns what Memcached keeps of one client that asks all the time: how
-// many items, and how many bytes these take, overhead included. Its limiter is one of
-// NewLimiter's.
+// many items, and how many bytes these take, overhead included. Its Limiter must be one
+// that NewLimiter made.
 func Kept(l *policy.Limit) (items, bytes int) {
 	items, key, value := l.Limiter.(Limiter).Items(usualClient, l.Limit)
 	return items, items * memcached.ItemBytes(key, value)

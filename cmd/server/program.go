@@ -66,7 +66,7 @@ type program struct {
 	server         *api.Server
 	metrics        *telemetry.Metrics
 	limiters       *policyfile.Limiters
-	background     counters.Group // what outlives its check
+	background     counters.Goroutines // what outlives its check
 	overrides      *overrides.Overrides
 	fleet          *fleet.Fleet
 	decisionWriter *logWriter  // nil without -decision-log

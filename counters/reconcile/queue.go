@@ -27,7 +27,7 @@ const (
 type Queue[C comparable] struct {
 	most      int
 	reconcile func(C, counters.Request) error
-	rounds    *counters.Group
+	rounds    *counters.Goroutines
 	waiting   atomic.Int64 // clients
 
 	mu       sync.Mutex
@@ -49,7 +49,7 @@ func (r request) at(now time.Time) time.Time { return r.Now.Add(now.Sub(r.since)
 // New returns a queue of at most most clients. Rounds, which are counted in
 // rounds, call reconcile with a client's last request, at a cost of 0 and as if
 // it were made then; after an error the client waits for the next round.
-func New[C comparable](most int, rounds *counters.Group, reconcile func(C, counters.Request) error) *Queue[C] {
+func New[C comparable](most int, rounds *counters.Goroutines, reconcile func(C, counters.Request) error) *Queue[C] {
 	return &Queue[C]{most: most, reconcile: reconcile, rounds: rounds, requests: make(map[C]*request)}
 }
 

@@ -54,7 +54,7 @@ func TestARoundReconcilesAllWhoWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{down: map[string]bool{"b": true}}
-		var rounds counters.Group
+		var rounds counters.Goroutines
 		q := New(3, &rounds, s.reconcile)
 		now := time.UnixMilli(0) // by another clock
 		q.Answered()
@@ -96,7 +96,7 @@ func TestWhoWaitsNeedsNobodyToAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{down: map[string]bool{"a": true, "b": true, "c": true}}
-		var rounds counters.Group
+		var rounds counters.Goroutines
 		q := New(3, &rounds, s.reconcile)
 		for _, client := range []string{"a", "b", "c"} {
 			q.Add(client, counters.Request{Client: client})
@@ -126,7 +126,7 @@ func TestWhoseServerIsDownHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{down: map[string]bool{"a": true, "b": true}}
-		var rounds counters.Group
+		var rounds counters.Goroutines
 		q := New(3, &rounds, s.reconcile)
 		for _, client := range []string{"a", "b", "c"} {
 			q.Add(client, counters.Request{Client: client})
@@ -142,7 +142,7 @@ func TestWhoseServerIsDownHoldsUpNobody(t *testing.T) {
 func TestALaterRequestWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var rounds counters.Group
+		var rounds counters.Goroutines
 		var q *Queue[string]
 		asked := 0
 		q = New(1000, &rounds, func(_ string, r counters.Request) error {
@@ -164,7 +164,7 @@ func TestWhoIsRepaidIsNotReconciled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
-		var rounds counters.Group
+		var rounds counters.Goroutines
 		var q *Queue[string]
 		q = New(1000, &rounds, func(_ string, r counters.Request) error {
 			time.Sleep(time.Millisecond)
@@ -193,7 +193,7 @@ func TestWhoIsRepaidIsNotReconciled(t *testing.T) {
 func TestARoundEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var rounds counters.Group
+		var rounds counters.Goroutines
 		q := New(100_000, &rounds, func(string, counters.Request) error {
 			time.Sleep(50 * time.Millisecond)
 			return counters.ErrTimeout
@@ -210,7 +210,7 @@ func TestARoundEnds(t *testing.T) {
 func TestAddsAndRounds(t *testing.T) {
 	t.Parallel()
 	s := new(store)
-	var rounds counters.Group
+	var rounds counters.Goroutines
 	q := New(1000, &rounds, s.reconcile)
 	var adding sync.WaitGroup
 	for i := range 8 {
@@ -236,7 +236,7 @@ func TestFlushReconcilesWhoCameDuringARound(t *testing.T) {
 			time.Sleep(time.Second)
 			return s.reconcile(r.Client, r)
 		}
-		var rounds counters.Group
+		var rounds counters.Goroutines
 		q := New(3, &rounds, slow)
 		q.Add("a", counters.Request{Client: "a", Now: time.Now()})
 		q.Answered()
@@ -251,7 +251,7 @@ func TestFlushReconcilesWhoCameDuringARound(t *testing.T) {
 func TestAddedWhileReconciled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var rounds counters.Group
+		var rounds counters.Goroutines
 		var q *Queue[string]
 		again := true
 		q = New(3, &rounds, func(_ string, r counters.Request) error {

@@ -97,7 +97,7 @@ func startPlaces(t *testing.T) *client.Client {
 		Metrics: telemetry.NewMetrics(nil, "test"),
 		Log:     slog.New(slog.DiscardHandler),
 		Now:     time.Now,
-		Claims:  decide.Claims{Store: memory.New(nil), KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Group)},
+		Claims:  decide.Claims{Store: memory.New(nil), KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Goroutines)},
 	}))
 	limits, err := client.New(client.Config{URL: weir.URL, Timeout: patience})
 	require.NoError(t, err)

@@ -46,7 +46,7 @@ func TestChecksOfAMomentHaveLeasesOfTheirOwn(t *testing.T) {
 		checks[i] = Check{Policy: "llm", Client: "c", Cost: 1, Settle: true}
 	}
 	receipts := make([]receipt.Receipt, len(checks))
-	e.Together(checks, time.Now(), nil, func(i int, o Outcome) {
+	e.CheckMany(checks, time.Now(), nil, func(i int, o Outcome) {
 		require.NoError(t, o.Err)
 		require.True(t, o.Allowed)
 		receipts[i], _ = o.Receipt(nil)

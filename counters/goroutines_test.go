@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestAGroupWaitsForAll(t *testing.T) {
+func TestGoroutinesAreAllWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var g Group
+		var g Goroutines
 		g.Wait() // for nothing
 		began := time.Now()
 		g.Go(func() {
@@ -29,10 +29,10 @@ func TestAGroupWaitsForAll(t *testing.T) {
 }
 
 // Others begin while somebody waits, over and over: a sync.WaitGroup panics.
-func TestAGroupIsWaitedForWhileOthersBegin(t *testing.T) {
+func TestGoroutinesAreWaitedForWhileOthersBegin(t *testing.T) {
 	t.Parallel()
 	const each = 2000
-	var g Group
+	var g Goroutines
 	var ran atomic.Int64
 	var all sync.WaitGroup
 	for range 4 {

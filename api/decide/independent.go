@@ -17,11 +17,11 @@ type Outcome struct {
 	Err error
 }
 
-// Together decides checks that came at the same moment from different callers, and calls
+// CheckMany decides checks that came at the same moment from different callers, and calls
 // done with the number and the outcome of each as soon as it is known. Calls of done may
 // come concurrently. If beside isn't nil, it is called while the store is asked; if that
-// panics, so does Together. Together returns after the last.
-func (e *Engine) Together(checks []Check, now time.Time, beside func(), done func(i int, o Outcome)) {
+// panics, so does CheckMany. CheckMany returns after the last.
+func (e *Engine) CheckMany(checks []Check, now time.Time, beside func(), done func(i int, o Outcome)) {
 	ctx := &counters.Deadline{At: now.Add(e.StoreTimeout)}
 	if len(checks) == 1 && beside == nil {
 		done(0, e.decide(ctx, checks[0], now))
@@ -32,7 +32,7 @@ func (e *Engine) Together(checks []Check, now time.Time, beside func(), done fun
 		byClient[i] = i
 	}
 	slices.SortFunc(byClient, func(a, b int) int { return strings.Compare(checks[a].Client, checks[b].Client) })
-	t := e.newTogether(ctx, now, len(checks), done)
+	t := e.newIndependent(ctx, now, len(checks), done)
 	for _, i := range byClient {
 		t.add(i, checks[i])
 	}
@@ -60,8 +60,9 @@ func (e *Engine) decide(ctx context.Context, q Check, now time.Time) (o Outcome)
 	return o
 }
 
-// A together is checks that are decided each by itself, and ask together.
-type together struct {
+// independentChecks are decided each by itself, and ask the store together. Those of an
+// allOrNone depend on each other.
+type independentChecks struct {
 	run
 	*Engine
 	caller  context.Context // nil if there are several
@@ -69,15 +70,15 @@ type together struct {
 	done    func(i int, o Outcome)
 }
 
-// newTogether returns what takes at most n checks. It calls done as Engine.Together does.
-func (e *Engine) newTogether(ctx *counters.Deadline, now time.Time, n int, done func(i int, o Outcome)) *together {
-	t := &together{run: newRun(ctx, now, e.StoreTimeout, 1), Engine: e, askings: make([]asking, 0, n), done: done}
+// newIndependent returns what takes at most n checks. It calls done as Engine.CheckMany does.
+func (e *Engine) newIndependent(ctx *counters.Deadline, now time.Time, n int, done func(i int, o Outcome)) *independentChecks {
+	t := &independentChecks{run: newRun(ctx, now, e.StoreTimeout, 1), Engine: e, askings: make([]asking, 0, n), done: done}
 	t.by = t
 	return t
 }
 
 // add finds the limits of the check of that number, and has the first of them asked.
-func (t *together) add(number int, q Check) {
+func (t *independentChecks) add(number int, q Check) {
 	t.askings = append(t.askings, asking{number: number})
 	one := &t.askings[len(t.askings)-1]
 	t.try(one, func() {
@@ -97,7 +98,7 @@ func (t *together) add(number int, q Check) {
 
 // finish asks the limits that haven't been, unless the caller has left before the
 // first, and ends the check.
-func (t *together) finish(one *asking) {
+func (t *independentChecks) finish(one *asking) {
 	now := t.at(one)
 	if one.next < len(one.limits) {
 		if one.next == 0 && t.caller != nil && t.caller.Err() != nil {
@@ -113,7 +114,7 @@ func (t *together) finish(one *asking) {
 }
 
 // end waits for all outcomes, and tells those that haven't been told.
-func (t *together) end() {
+func (t *independentChecks) end() {
 	t.wait()
 	for i := range t.askings {
 		if one := &t.askings[i]; !one.told {

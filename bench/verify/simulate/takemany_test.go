@@ -40,10 +40,10 @@ func (c manyConnection) addAll(ctx context.Context, additions []counters.Additio
 	return added
 }
 
-// together decides as many of its checks by TakeMany as that can.
-type together struct{ *subwindow.Limiter }
+// byTakeMany decides as many of its checks by TakeMany as that can.
+type byTakeMany struct{ *subwindow.Limiter }
 
-func (l together) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+func (l byTakeMany) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
 	var taken counters.Taken
 	l.TakeMany(ctx, []counters.Request{r}, func(_ int, t counters.Taken) { taken = t })
 	if taken.Done {
@@ -56,7 +56,7 @@ func (l together) Take(ctx context.Context, r counters.Request) (counters.Decisi
 func TestWorldsOfMany(t *testing.T) {
 	t.Parallel()
 	many := mutation{limiter: func(_ limiter, w *world, p *process) limiter {
-		return together{w.newLimiter(manyConnection{p.connection}).(*subwindow.Limiter)}
+		return byTakeMany{w.newLimiter(manyConnection{p.connection}).(*subwindow.Limiter)}
 	}}
 	// Who is left to Take at the end of its time may wait for others until that is
 	// over.

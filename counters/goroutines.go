@@ -2,17 +2,17 @@ package counters
 
 import "sync"
 
-// A Group is goroutines that go on after the calls that began them. Unlike a
-// sync.WaitGroup it can be waited for while others begin. The zero Group has
-// none. It is safe for concurrent use.
-type Group struct {
+// Goroutines go on after the calls that began them. Unlike those of a
+// sync.WaitGroup they can be waited for while others begin. In the zero value none
+// is running. It is safe for concurrent use.
+type Goroutines struct {
 	mu      sync.Mutex
 	running int
 	ended   chan struct{} // closed when none is running any more
 }
 
-// Go runs f in a goroutine of the group.
-func (g *Group) Go(f func()) {
+// Go runs f in a goroutine.
+func (g *Goroutines) Go(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.running == 0 {
@@ -25,7 +25,7 @@ func (g *Group) Go(f func()) {
 	}()
 }
 
-func (g *Group) end() {
+func (g *Goroutines) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.running--; g.running == 0 {
@@ -33,8 +33,8 @@ func (g *Group) end() {
 	}
 }
 
-// Wait returns when none of the group's goroutines is running.
-func (g *Group) Wait() {
+// Wait returns when none is running.
+func (g *Goroutines) Wait() {
 	g.mu.Lock()
 	running, ended := g.running, g.ended
 	g.mu.Unlock()
