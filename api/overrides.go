@@ -221,7 +221,7 @@ func checkLimits(limits map[string]int64, d *decide.Decider) error {
 		if i < 0 {
 			return badRequest("policy %q has no limit %q that an override can change; it can change %s", d.Name, name, namesOfChangeable(all))
 		}
-		if most := all[i].Most(); value < 1 || value > most {
+		if most := all[i].LargestLimit(); value < 1 || value > most {
 			return badRequest("limits: %q is %d and must be a whole number from 1 to %d", name, value, most)
 		}
 	}

@@ -297,8 +297,8 @@ func (a *account) standsFor(bucket, cost int64) (here, later int64) {
 	return max(cost, min(later, ledger.StandsFor(d.cost+cost, a.owed.share)-d.cost-d.more)), later
 }
 
-// answered notes that the store has answered: the others are given until then to tell.
-func (a *account) answered(until int64) {
+// expectUntil notes that the store has answered: the others are given until then to tell.
+func (a *account) expectUntil(until int64) {
 	if u := a.owed; u != nil && u.until == 0 {
 		u.until = until
 	}

@@ -95,7 +95,7 @@ func (w *work) Finish() (more bool, flown []ledger.Flown) {
 	}
 	switch {
 	case err == nil && w.steps < mostSteps:
-		a.answered(w.now + int64(w.options.Telling()))
+		a.expectUntil(w.now + int64(w.options.Telling()))
 		return true, nil
 	case errors.Is(err, counters.ErrLost) && w.steps < mostSteps:
 		a.flight, a.doubtful = nil, true

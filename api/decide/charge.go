@@ -81,13 +81,13 @@ func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {
 	AtOnce(len(limits), d.StoreTimeout, func(i int) {
 		l := &limits[i]
 		r := l.request(now)
-		r.Cost = min(cost, l.Most())
+		r.Cost = min(cost, l.LargestLimit())
 		_ = l.Limiter.Charge(ctx, r)
 	})
 	told := make(map[string]int64)
 	for i := range limits {
 		l := &limits[i]
-		told[l.Client] = max(told[l.Client], min(cost, l.Most()))
+		told[l.Client] = max(told[l.Client], min(cost, l.LargestLimit()))
 	}
 	for client, most := range told {
 		if most > 0 {

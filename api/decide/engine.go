@@ -202,15 +202,15 @@ func (d *Decider) newAnswer(q Check) (*Answer, error) {
 		limit := l.Limit
 		own, has := exception.Limits[l.Name]
 		if has = has && l.Route == ""; has {
-			limit = min(own, l.Most()) // which a reload may have lowered since
+			limit = min(own, l.LargestLimit()) // which a reload may have lowered since
 		}
 		for _, passed := range q.Limits {
 			if passed.Name == l.Name && !(has && exception.AtRunTime()) {
 				limit = passed.Value
 			}
 		}
-		if limit > l.Most() {
-			return nil, invalid("limits: %q is %d and must be a whole number from 1 to %d", l.Name, limit, l.Most())
+		if limit > l.LargestLimit() {
+			return nil, invalid("limits: %q is %d and must be a whole number from 1 to %d", l.Name, limit, l.LargestLimit())
 		}
 		capacity, what := limit, "limit"
 		if l.Burst > 0 {

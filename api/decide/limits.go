@@ -149,7 +149,7 @@ func (d *Decider) except(c *LimitCheck) {
 	}
 	c.Exception = e
 	if own, ok := e.Limits[c.Name]; ok {
-		c.Value = min(own, c.Most()) // which a reload may have lowered since
+		c.Value = min(own, c.LargestLimit()) // which a reload may have lowered since
 	}
 	if e.Exempt || e.Blocked {
 		limit := *c.Limit

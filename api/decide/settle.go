@@ -50,7 +50,7 @@ func settledLimit(limit *policy.Limit, client string, r *receipt.Receipt, l *rec
 	case limit.Lease > 0:
 		one.Refunded = one.Cost
 	case less < 0:
-		one.Charged = min(-less, limit.Most())
+		one.Charged = min(-less, limit.LargestLimit())
 	case !l.Alone: // else nobody knows when the store was told
 		one.Refunded = less
 	}

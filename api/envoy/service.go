@@ -208,8 +208,8 @@ func (c *Config) match(domain string, d *common.RateLimitDescriptor) (match, err
 		return match{}, invalid("the limit of a descriptor has the unit %v; it must be one from SECOND to YEAR", own.GetUnit())
 	case own.GetUnitMultiplier() != nil && own.GetUnitMultiplier().GetValue() != 1:
 		return match{}, invalid("the limit of a descriptor has the unit_multiplier %d; only 1 is possible", own.GetUnitMultiplier().GetValue())
-	case int64(own.GetRequestsPerUnit()) > limit.Most():
-		return match{}, invalid("the limit of a descriptor is %d; at most %d are possible", own.GetRequestsPerUnit(), limit.Most())
+	case int64(own.GetRequestsPerUnit()) > limit.LargestLimit():
+		return match{}, invalid("the limit of a descriptor is %d; at most %d are possible", own.GetRequestsPerUnit(), limit.LargestLimit())
 	}
 	rule := &Rule{Unit: unit, Limit: *limit}
 	rule.Limit.Name, rule.Limit.Limit = string(unit), int64(own.GetRequestsPerUnit())

@@ -65,8 +65,8 @@ type Limit struct {
 	Limiter counters.Limiter
 }
 
-// Most returns the largest limit that may be in force.
-func (l *Limit) Most() int64 { return cmp.Or(l.MaxLimit, counters.MaxLimit) }
+// LargestLimit returns the largest that may be in force.
+func (l *Limit) LargestLimit() int64 { return cmp.Or(l.MaxLimit, counters.MaxLimit) }
 
 // A Leniency says what a limit's denial is to the checks that are decided with
 // it.

@@ -67,7 +67,7 @@ func (r *exceptionReader) numbers(name string, n *yaml.Node) map[string]int64 {
 	r.mapping(n, name, func(limit, value *yaml.Node) {
 		l := r.limitNamed(limit)
 		var n int64
-		integer(r.yamlReader, limit.Value, &n, 1, l.Most()).read(value)
+		integer(r.yamlReader, limit.Value, &n, 1, l.LargestLimit()).read(value)
 		numbers[limit.Value] = n
 	})
 	return numbers

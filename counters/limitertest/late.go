@@ -172,7 +172,7 @@ func Late(t *testing.T, now time.Time, courses int, newStore func() Store, newLi
 			c.end(t)
 			d, err := newLimiter(t, c.shared, nil).Peek(t.Context(), c.r)
 			require.NoError(t, err)
-			require.Less(t, limit-d.Remaining, c.inUse+(c.failed+c.unknown)*most*unit+unit/2, "seed %d: %s", seed, c.said)
+			require.Less(t, limit-d.Remaining, c.inUse+(c.failed+c.unknown)*maxUnits*unit+unit/2, "seed %d: %s", seed, c.said)
 			require.Greater(t, limit-d.Remaining, c.inUse-unit/2, "seed %d: %s", seed, c.said)
 		})
 		if t.Failed() {
@@ -184,8 +184,8 @@ func Late(t *testing.T, now time.Time, courses int, newStore func() Store, newLi
 // unit is what costs are multiples of: a bucket drains by a part of one meanwhile.
 const unit = 10
 
-// most is how many units a check asks for at most.
-const most = 5
+// maxUnits is how many units a check asks for at most.
+const maxUnits = 5
 
 // A course is what happens to a client.
 type course struct {
@@ -212,7 +212,7 @@ func (c *course) say(format string, args ...any) {
 func (c *course) check(t *testing.T, late, unsent bool, meanwhile func()) {
 	c.store.set(late, unsent, meanwhile)
 	r := c.r
-	r.Cost = unit * (1 + c.random.Int64N(most))
+	r.Cost = unit * (1 + c.random.Int64N(maxUnits))
 	d, err := c.limiter.Take(t.Context(), r)
 	c.say("check %d (late %v, unsent %v): %v %v", r.Cost, late, unsent, d.Allowed, err)
 	switch k := c.random.IntN(4); {
@@ -293,7 +293,7 @@ func (c *course) step(t *testing.T) {
 		})
 	case k == 13 && c.r.Limit > 12*unit: // else both may take the last
 		r := c.r
-		r.Cost = unit * (1 + c.random.Int64N(most))
+		r.Cost = unit * (1 + c.random.Int64N(maxUnits))
 		d, err := c.others.Take(t.Context(), r)
 		require.NoError(t, err)
 		require.True(t, d.Allowed)

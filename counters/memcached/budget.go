@@ -53,7 +53,7 @@ type waiter struct {
 func (b *budget) pieces() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.most()
+	return b.piecesLocked()
 }
 
 // pause returns about how long a piece is under way.
@@ -63,8 +63,8 @@ func (b *budget) pause() time.Duration {
 	return max(b.distance, pieceTime)
 }
 
-// most is pieces with b.mu held.
-func (b *budget) most() int {
+// piecesLocked is pieces with b.mu held.
+func (b *budget) piecesLocked() int {
 	if b.distance == 0 {
 		return maxPieces
 	}
@@ -72,7 +72,7 @@ func (b *budget) most() int {
 }
 
 // room reports whether another piece may be under way. b.mu is held.
-func (b *budget) room() bool { return b.underway+maxPiece <= b.most()*maxPiece }
+func (b *budget) room() bool { return b.underway+maxPiece <= b.piecesLocked()*maxPiece }
 
 // acquire acquires maxPiece bytes, and reports whether it could while a piece may still
 // be answered by the deadline, and whether nothing else is under way.

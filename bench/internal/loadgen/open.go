@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// longestPause is how long an open loop sleeps before it looks whether it is
+	// longestSleep is how long an open loop sleeps before it looks whether it is
 	// to end.
-	longestPause = 50 * time.Millisecond
+	longestSleep = 50 * time.Millisecond
 
 	// Patience is how long an open loop waits for late answers.
 	Patience = 10 * time.Second
@@ -98,8 +98,8 @@ func (s *Sample) Add(o *Sample) {
 	s.Example, s.Err = cmp.Or(s.Example, o.Example), cmp.Or(s.Err, o.Err)
 }
 
-// answered counts an answer that came at done.
-func (s *Sample) answered(l *line, status int, body []byte, done time.Duration) {
+// count counts an answer that came at done.
+func (s *Sample) count(l *line, status int, body []byte, done time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Statuses[status]++
@@ -181,7 +181,7 @@ func (all Connections) openLoop(ctx context.Context, p Pace, client func() int64
 				status, body, err := line.Receive()
 				switch {
 				case err == nil:
-					s.answered(line, status, body, time.Since(start))
+					s.count(line, status, body, time.Since(start))
 					idle <- line
 				case ended.Load():
 					return
@@ -223,7 +223,7 @@ func (s *Sample) send(ctx context.Context, client func() int64, idle <-chan *lin
 		s.Due++
 		n := client()
 		for wait := intended - time.Since(start); wait > 0 && ctx.Err() == nil; wait = intended - time.Since(start) {
-			pause(min(wait, longestPause))
+			pause(min(wait, longestSleep))
 		}
 		var line *line
 		select {

@@ -226,11 +226,11 @@ func Share(ctx context.Context, _ []string, out io.Writer) error {
 	}
 }
 
-// A take decides a request.
-type take func(ctx context.Context, r counters.Request) (counters.Decision, error)
+// A takeFunc decides a request.
+type takeFunc func(ctx context.Context, r counters.Request) (counters.Decision, error)
 
 // open returns the share's limiter, and what closes its store.
-func (s share) open() (take, io.Closer, error) {
+func (s share) open() (takeFunc, io.Closer, error) {
 	if s.Loop == plainCAS {
 		l := newPlainLimiter(s.Memcached)
 		return l.Take, l.pool, nil
@@ -260,7 +260,7 @@ func (s share) open() (take, io.Closer, error) {
 }
 
 // work lets the callers decide for the given time.
-func (s share) work(ctx context.Context, l take, d time.Duration) (outcome, error) {
+func (s share) work(ctx context.Context, l takeFunc, d time.Duration) (outcome, error) {
 	callers := make([]outcome, s.Callers)
 	operations := make([]loadgen.Operation, s.Callers)
 	for i := range callers {
@@ -281,7 +281,7 @@ func (s share) work(ctx context.Context, l take, d time.Duration) (outcome, erro
 
 // decide reports whether a request that is made now is admitted, and notes what
 // its caller has seen.
-func (o *outcome) decide(l take, s share) bool {
+func (o *outcome) decide(l takeFunc, s share) bool {
 	now := time.Now()
 	o.Last = now.UnixNano()
 	if o.First == 0 {

@@ -127,7 +127,7 @@ func (p *panel) askRandomly(ctx context.Context, domains []*node, rounds int) er
 			p.compareAll(request, p.ask(ctx, request))
 			return ctx.Err()
 		})
-		if err := errors.Join(err, p.settle(ctx)); err != nil {
+		if err := errors.Join(err, p.awaitCounts(ctx)); err != nil {
 			return err
 		}
 	}

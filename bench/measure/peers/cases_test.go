@@ -150,7 +150,7 @@ func (p *panel) play(ctx context.Context, cases []handPicked) error {
 				if s.own == "" {
 					p.compareAll(s.request, answers)
 				}
-				if errs[i] = p.settle(ctx); errs[i] != nil {
+				if errs[i] = p.awaitCounts(ctx); errs[i] != nil {
 					return
 				}
 			}

@@ -71,7 +71,7 @@ func (j *jury) compareFile(path, prefix string) {
 	for range requestsOfFile {
 		request := requestBy(random, file.Domain, file.Descriptors)
 		p.compareAll(request, p.ask(j.Context(), request))
-		require.NoError(j, p.settle(j.Context()))
+		require.NoError(j, p.awaitCounts(j.Context()))
 	}
 }
 

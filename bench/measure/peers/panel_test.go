@@ -110,9 +110,9 @@ func (p *panel) ask(ctx context.Context, request *rls.RateLimitRequest) []answer
 	return answers
 }
 
-// settle waits until the other product has counted what it was asked, which it does after it
+// awaitCounts waits until the other product has counted what it was asked, which it does after it
 // has answered.
-func (p *panel) settle(ctx context.Context) error {
+func (p *panel) awaitCounts(ctx context.Context) error {
 	if p.store == nil {
 		return nil
 	}

@@ -49,9 +49,9 @@ type client struct {
 	admitted, local int64 // cost; local was admitted by answers that are degraded
 }
 
-// most returns what may be admitted: the limit, and what so many processes
+// bound returns what may be admitted: the limit, and what so many processes
 // admitted on their own without knowing of each other, or of what has arrived.
-func (c *client) most(unknowing int) int64 {
+func (c *client) bound(unknowing int) int64 {
 	if c.spent {
 		return limit
 	}
@@ -211,7 +211,7 @@ func (r *record) above(unknowing int) (above, below int64, unexcused map[string]
 	for _, c := range r.clients {
 		above += max(0, c.admitted-limit)
 		below += max(0, limit-c.admitted)
-		if n := c.admitted - c.most(unknowing); n > 0 {
+		if n := c.admitted - c.bound(unknowing); n > 0 {
 			unexcused[c.policy] += n
 		}
 	}
