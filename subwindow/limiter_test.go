@@ -197,18 +197,10 @@ func (by way) TestNeverMoreThanPromised(t *testing.T) {
 		if most := mostIn(log, length-w.Width); most > limit {
 			t.Fatalf("weighted: %d admitted in a window less a slot, limit %d", most, limit)
 		}
-		if most := mostIn(log, length); most > 2*limit {
-			t.Fatalf("weighted: %d admitted in a window, limit %d", most, limit)
-		} else if w.Capped && most > limit+share(w, limit) {
-			t.Fatalf("capped: %d admitted in a window, limit %d", most, limit)
+		if most := mostIn(log, length); most > w.Most(limit) {
+			t.Fatalf("%+v: %d admitted in a window, limit %d", w, most, limit)
 		}
 	})
-}
-
-// share returns how much a capped window may admit above the limit.
-func share(w subwindow.Window, limit int64) int64 {
-	n := int64(w.Slots)
-	return (2*limit + n - 1) / n
 }
 
 // An attacker who knows the clock fills the limit at the end of a slot, and
@@ -383,7 +375,7 @@ func (by way) TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
 		}
 		bound := limit
 		if w.Capped {
-			length, bound = max(1, length-ahead-o.StoreTimeout), min(2*limit, limit+share(w, limit))
+			length, bound = max(1, length-ahead-o.StoreTimeout), w.Most(limit)
 		}
 		if most := mostIn(log, length); most > bound {
 			t.Fatalf("%d admitted in a window, limit %d", most, limit)

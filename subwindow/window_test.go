@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"weir/counters"
@@ -73,6 +74,35 @@ func TestEstimateAsDocumented(t *testing.T) {
 			assert.Equal(t, test.want, got)
 			assert.Equal(t, test.allowed, got+1 <= test.limit)
 		})
+	}
+}
+
+// Capped windows admit 2/N of the limit above it, rounded up, and no window more than twice
+// the limit.
+func TestMost(t *testing.T) {
+	t.Parallel()
+	fixed, err := subwindow.NewFixedWindow(time.Minute)
+	require.NoError(t, err)
+	assert.EqualValues(t, 200, fixed.Most(100))
+	for _, test := range []struct {
+		slots          int
+		strict, capped bool
+		limit, want    int64
+	}{
+		{1, false, false, 100, 200},
+		{60, false, false, 100, 200},
+		{60, true, false, 100, 100},
+		{1, false, true, 100, 200},
+		{2, false, true, 100, 200},
+		{3, false, true, 100, 167},
+		{10, false, true, 100, 120},
+		{10, false, true, 101, 122},
+		{60, false, true, 100, 104},
+		{60, false, true, 1, 2},
+	} {
+		w := newWindow(t, time.Minute, test.slots, test.strict)
+		w.Capped = test.capped
+		assert.Equal(t, test.want, w.Most(test.limit), test)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"weir/api/policyfile"
 	"weir/bench/internal/algorithms"
 	"weir/cas"
+	"weir/subwindow"
 )
 
 // A scenario is all that a seed decides before the world begins.
@@ -221,10 +222,8 @@ func (s *scenario) bound(span time.Duration, emptyings int) int64 {
 		return s.burst + s.limit*int64(span+apart)/int64(s.window)
 	case span < s.window-s.width()-s.skew:
 		return s.limit
-	case a.Capped && span < s.window-s.skew:
-		return min(2*s.limit, s.limit+(2*s.limit+int64(a.Slots)-1)/int64(a.Slots))
 	case span < s.window-s.skew:
-		return 2 * s.limit
+		return subwindow.Window{Slots: a.Slots, Capped: a.Capped}.Most(s.limit)
 	}
 	return none
 }

@@ -11,6 +11,7 @@ import (
 
 	"weir/api/policy"
 	"weir/counters"
+	"weir/subwindow"
 )
 
 // A history is what callers of some processes saw. Its times are since start,
@@ -120,11 +121,8 @@ func (l promise) most(within, apart time.Duration) int64 {
 		return l.limit
 	case l.estimate != "" && within < l.window-l.width()-apart:
 		return l.limit
-	case l.estimate == capped && within < l.window-apart:
-		n := int64(l.slots)
-		return min(2*l.limit, l.limit+(2*l.limit+n-1)/n)
-	case l.estimate == weighted && within < l.window-apart:
-		return 2 * l.limit
+	case l.estimate != "" && within < l.window-apart:
+		return subwindow.Window{Slots: l.slots, Capped: l.estimate == capped}.Most(l.limit)
 	}
 	return unbounded
 }
