@@ -102,49 +102,70 @@ func (w *world) transmit(o *operation) {
 		w.at(minTime(time.Now().Add(w.ticks(2)), o.deadline), event{answers: o, err: fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)})
 		return
 	}
-	usual, left, last := min(p.latency, w.farthest), int(time.Until(o.deadline)/tick), o.deadline
-	held, hold := w.random.IntN(len(o.steps)+1), usual // the step, or the reply, that takes long
+	w.schedule(o, w.drawTransmission(o, out))
+}
+
+// A transmission is how an operation gets to the server, and its reply back. The ticks are the
+// longest that a step, or the reply, may take.
+type transmission struct {
+	usual  int
+	held   int       // the step, or the reply, that takes longer
+	hold   int       // and how many ticks that may take
+	last   time.Time // when all steps are done
+	steps  int       // that are done
+	silent bool      // nobody hears the result
+	result error
+}
+
+// drawTransmission decides what the faults do to o.
+func (w *world) drawTransmission(o *operation, out outageKind) transmission {
+	usual, left := min(w.processes[o.process].latency, w.farthest), int(time.Until(o.deadline)/tick)
+	t := transmission{usual: usual, held: w.random.IntN(len(o.steps) + 1), hold: usual, last: o.deadline, steps: len(o.steps)}
 	if w.faults.slow && !w.calm && w.chance(8) {
-		hold = max(usual, left)
+		t.hold = max(usual, left)
 	}
 	if w.faults.stalled && !w.calm && w.chance(8) {
-		hold, last = max(usual, 2*left), last.Add(w.timeout)
+		t.hold, t.last = max(usual, 2*left), t.last.Add(w.timeout)
 	}
-	delay := func(step int) time.Duration {
-		if step == held {
-			return w.ticks(hold)
-		}
-		return w.ticks(usual)
-	}
-	steps, silent, result := len(o.steps), false, error(nil)
 	if w.faults.late && !w.calm && (o.verb == add || o.verb == swap) && w.lateness.IntN(10) == 0 {
-		silent = true
+		t.silent = true
 		if w.lateness.IntN(4) == 0 {
-			steps = 0
+			t.steps = 0
 		}
 	}
 	if w.faults.lost && !w.calm && w.chance(15) {
-		steps, silent, result, o.broken = w.random.IntN(steps+1), w.chance(2), counters.ErrUnavailable, true
-		if steps == 0 {
-			result = fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)
+		t.steps, t.silent, t.result, o.broken = w.random.IntN(t.steps+1), w.chance(2), counters.ErrUnavailable, true
+		if t.steps == 0 {
+			t.result = fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)
 		}
 	}
 	switch out {
 	case stalled:
-		steps, silent, hold, last = steps*w.random.IntN(2), true, max(usual, 2*left), o.deadline.Add(w.timeout)
+		t.steps, t.silent, t.hold, t.last = t.steps*w.random.IntN(2), true, max(usual, 2*left), o.deadline.Add(w.timeout)
 	case cut:
-		steps, silent, result, o.broken = w.random.IntN(steps+1), w.chance(2), counters.ErrUnavailable, true
+		t.steps, t.silent, t.result, o.broken = w.random.IntN(t.steps+1), w.chance(2), counters.ErrUnavailable, true
+	}
+	return t
+}
+
+// schedule has the steps of o done, and o answered, when their times have come.
+func (w *world) schedule(o *operation, t transmission) {
+	delay := func(step int) time.Duration {
+		if step == t.held {
+			return w.ticks(t.hold)
+		}
+		return w.ticks(t.usual)
 	}
 	at := time.Now()
 	times := make([]time.Time, len(o.steps))
 	for i := range times {
-		if at = at.Add(delay(i)); at.After(last) {
-			at = last
+		if at = at.Add(delay(i)); at.After(t.last) {
+			at = t.last
 		}
 		times[i] = at
 	}
-	if o.planned = steps; steps > 0 {
-		o.finish = times[steps-1]
+	if o.planned = t.steps; t.steps > 0 {
+		o.finish = times[t.steps-1]
 	}
 	var apply func(i int)
 	apply = func(i int) {
@@ -157,8 +178,8 @@ func (w *world) transmit(o *operation) {
 		}
 	}
 	w.at(times[0], event{do: func() { apply(0) }})
-	if !silent {
-		w.at(at.Add(tick+delay(len(o.steps))), event{answers: o, err: result})
+	if !t.silent {
+		w.at(at.Add(tick+delay(len(o.steps))), event{answers: o, err: t.result})
 	}
 	w.at(o.deadline, event{answers: o, err: counters.ErrTimeout})
 }
