@@ -3,6 +3,7 @@ package plain
 import (
 	"net"
 	"net/http"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 )
@@ -61,6 +62,13 @@ type shared struct {
 	http    *http.Server
 	closing atomic.Bool
 	date    atomic.Pointer[date]
+}
+
+// logPanic logs what serving c has panicked with, unless it is to go unnoticed.
+func (s *shared) logPanic(c *conn, v any) {
+	if v != http.ErrAbortHandler {
+		s.http.ErrorLog.Printf("plain: panic serving %s: %v\n%s", c.RemoteAddr(), v, debug.Stack())
+	}
 }
 
 // A date is the value of Date in a second.

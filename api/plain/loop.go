@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"net/http"
 	"runtime"
-	"runtime/debug"
 	"time"
 )
 
@@ -167,13 +166,11 @@ func (l *loop) answer(set []*Exchange) {
 			return
 		}
 		for _, x := range set {
-			if x.Writer == nil {
-				continue
+			if x.Writer != nil {
+				x.Writer = nil
+				l.logPanic(x.conn, v)
+				l.end(x.conn)
 			}
-			if x.Writer = nil; v != http.ErrAbortHandler {
-				l.http.ErrorLog.Printf("plain: panic serving %s: %v\n%s", x.conn.RemoteAddr(), v, debug.Stack())
-			}
-			l.end(x.conn)
 		}
 	}()
 	l.together(set)

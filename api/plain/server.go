@@ -20,7 +20,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -124,8 +123,8 @@ func (s *Server) remove(c *conn, state http.ConnState) {
 func (s *Server) serve(c *conn, from *loop) {
 	handedOver := false
 	defer func() {
-		if v := recover(); v != nil && v != http.ErrAbortHandler {
-			s.http.ErrorLog.Printf("plain: panic serving %s: %v\n%s", c.RemoteAddr(), v, debug.Stack())
+		if v := recover(); v != nil {
+			s.logPanic(c, v)
 		}
 		if !handedOver {
 			_ = c.Close()
