@@ -163,7 +163,7 @@ func (a *account) forgottenTo(skew time.Duration) int64 {
 
 // reach moves the account on to the slots of a request at p, and drops those that aren't kept.
 // It begins anew where nothing that is known matters any more, or the clock was set back far.
-func (a *account) reach(p place, kept int) {
+func (a *account) reach(p position, kept int) {
 	size, passed := int64(kept), p.newest()-a.top
 	switch {
 	case passed >= size, -passed >= 4*size: // or the clock has been set back
@@ -322,7 +322,7 @@ func (a *account) telling(now int64) (d *due, share float64) {
 
 // withoutOthers returns what is in use, by believe, without what others are thought to have
 // still to tell. It changes use.
-func (a *account) withoutOthers(p place, use []int64) []int64 {
+func (a *account) withoutOthers(p position, use []int64) []int64 {
 	for _, d := range a.dues() {
 		if i := p.newest() - d.bucket; i >= 0 && i < int64(len(use)) {
 			use[i] = max(0, use[i]-d.more)
@@ -364,7 +364,7 @@ func (a *account) giveBack(bucket, cost, at int64) (tell bool) {
 
 // believe returns what is in use of the slots that matter at p, newest first, without
 // the oldest of which nothing is. It uses the memory of to.
-func (a *account) believe(p place, to []int64) []int64 {
+func (a *account) believe(p position, to []int64) []int64 {
 	newest := p.newest()
 	size := int(newest-p.oldest) + 1
 	// The slots that are known come in between.
@@ -521,8 +521,8 @@ func (a *account) absorb() {
 	})
 }
 
-// A place is where a moment falls among the slots.
-type place struct {
+// A position is where a moment falls among the slots.
+type position struct {
 	now     int64 // Unix nanoseconds
 	bucket  int64
 	elapsed time.Duration
@@ -531,11 +531,11 @@ type place struct {
 	lasting int64 // the oldest that can't have expired
 }
 
-func (p place) newest() int64 { return p.bucket + int64(p.ahead) }
+func (p position) newest() int64 { return p.bucket + int64(p.ahead) }
 
-func (w Window) place(now time.Time) place {
+func (w Window) positionAt(now time.Time) position {
 	c := counters.Calendar(now, w.Width)
-	p := place{now: now.UnixNano(), bucket: c.Number, elapsed: c.Elapsed, ahead: w.ahead(c.Elapsed)}
+	p := position{now: now.UnixNano(), bucket: c.Number, elapsed: c.Elapsed, ahead: w.ahead(c.Elapsed)}
 	p.oldest = p.bucket - int64(w.Slots+w.back())
 	p.lasting = p.oldest + int64(w.gone(c.Elapsed))
 	return p

@@ -11,7 +11,7 @@ import (
 // reset meanwhile and the check's own count is gone. What is due can't make that less.
 func TestInUseIsNeverLessThanNothing(t *testing.T) {
 	w := Window{Slots: 10, Width: time.Second, Horizon: 100 * time.Millisecond}
-	p := w.place(time.Unix(1000, 50_000_000)) // faster clocks may count in no slot after it
+	p := w.positionAt(time.Unix(1000, 50_000_000)) // faster clocks may count in no slot after it
 	for _, due := range []int64{0, -3} {
 		var a account
 		a.reach(p, w.kept())

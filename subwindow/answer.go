@@ -17,7 +17,7 @@ import (
 func (w *work) choose() int64 {
 	a := w.a
 	if w.sum = 0; slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind != ledger.Tells }) {
-		w.use = a.believe(w.place, w.use)
+		w.use = a.believe(w.position, w.use)
 	}
 	w.pending = slices.DeleteFunc(w.pending, func(c *call) bool {
 		r := &c.Request
@@ -25,7 +25,7 @@ func (w *work) choose() int64 {
 		case r.Kind == ledger.Tells:
 			c.Answer(counters.Decision{}, nil)
 		case r.Kind == ledger.Peeks && w.upToDate:
-			c.Answer(w.decision(w.use, w.place, &r.Request, w.fits(w.use, w.place, &r.Request)), nil)
+			c.Answer(w.decision(w.use, w.position, &r.Request, w.fits(w.use, w.position, &r.Request)), nil)
 		default:
 			return c.Left()
 		}
@@ -42,7 +42,7 @@ func (w *work) choose() int64 {
 	var at int64
 	for i, c := range w.pending {
 		r := &c.Request
-		if w.chosen[i] = r.Kind == ledger.Takes && (w.options.CountDenied || w.fits(w.use, w.place, standing(r.Request, ledger.StandsFor(w.sum+r.Cost, share)-w.sum))); !w.chosen[i] {
+		if w.chosen[i] = r.Kind == ledger.Takes && (w.options.CountDenied || w.fits(w.use, w.position, standing(r.Request, ledger.StandsFor(w.sum+r.Cost, share)-w.sum))); !w.chosen[i] {
 			continue
 		}
 		if r.Flight = f; !c.Claim() { // it has just left
@@ -67,7 +67,7 @@ func (w *work) choose() int64 {
 // was left meanwhile, is given back.
 func (w *work) deal() {
 	a := w.a
-	w.use = a.believe(w.place, w.use)
+	w.use = a.believe(w.position, w.use)
 	w.use[w.ahead], w.counted = max(0, w.use[w.ahead]-w.sum), false
 	others := w.pending[:0]
 	var back int64
@@ -77,12 +77,12 @@ func (w *work) deal() {
 			continue
 		}
 		r := &c.Request.Request
-		allowed := w.fits(w.use, w.place, r)
+		allowed := w.fits(w.use, w.position, r)
 		counted := allowed || w.options.CountDenied
 		if counted {
 			w.use[w.ahead] += r.Cost
 		}
-		if !c.Answer(w.decision(w.use, w.place, r, allowed), nil) {
+		if !c.Answer(w.decision(w.use, w.position, r, allowed), nil) {
 			if counted {
 				w.use[w.ahead] -= r.Cost
 				counted = false
@@ -117,12 +117,12 @@ func (w *work) deny() {
 	telling, _ := w.a.telling(w.now)
 	var told []int64
 	if telling != nil {
-		told = w.a.withoutOthers(w.place, slices.Clone(w.use))
+		told = w.a.withoutOthers(w.position, slices.Clone(w.use))
 	}
 	for _, c := range w.pending {
 		r := &c.Request.Request
-		d := w.decision(w.use, w.place, r, false)
-		if telling != nil && w.fits(told, w.place, r) {
+		d := w.decision(w.use, w.position, r, false)
+		if telling != nil && w.fits(told, w.position, r) {
 			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), cmp.Or(time.Duration(max(0, w.a.owed.until-w.now)), w.options.Telling())
 		}
 		c.Answer(d, nil)

@@ -40,7 +40,7 @@ func (f *family) change(a *account, now int64) counters.Addition {
 
 // Recall implements ledger.Family.
 func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, known, fresh bool) {
-	p := f.window.place(r.Now)
+	p := f.window.positionAt(r.Now)
 	var few [64]int64
 	use := a.believe(p, few[:0])
 	known = a.fresh(p.now)
@@ -51,7 +51,7 @@ func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, kn
 }
 
 // decideAlone decides r by what is in use, if others admit their share too.
-func (f *family) decideAlone(a *account, use []int64, p place, r *counters.Request) counters.Decision {
+func (f *family) decideAlone(a *account, use []int64, p position, r *counters.Request) counters.Decision {
 	here, most := a.standsFor(p.bucket, r.Cost)
 	if f.fits(use, p, standing(*r, here)) {
 		return f.decision(use, p, r, true)
@@ -69,7 +69,7 @@ func standing(r counters.Request, cost int64) *counters.Request {
 
 // Alone implements ledger.Family.
 func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decision {
-	p := f.window.place(r.Now)
+	p := f.window.positionAt(r.Now)
 	a.reach(p, f.kept)
 	a.forget(f.window, p.now, f.options.Telling())
 	var few [16]int64
@@ -104,7 +104,7 @@ func (f *family) Leave(*account, counters.Request, error) (d counters.Decision, 
 
 // Refund implements ledger.Family.
 func (f *family) Refund(a *account, r counters.Request, taken counters.Decision) (tell bool) {
-	p := f.window.place(r.Now)
+	p := f.window.positionAt(r.Now)
 	if p.now <= a.forgottenTo(f.options.ClockSkew) {
 		return false
 	}
@@ -120,7 +120,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 
 // Charge implements ledger.Family.
 func (f *family) Charge(a *account, r counters.Request) {
-	p := f.window.place(r.Now)
+	p := f.window.positionAt(r.Now)
 	a.reach(p, f.kept)
 	a.owesFrom(f.book.Of(&a.share, r.Cost))
 	a.owe(p.bucket, r.Cost, p.now)
@@ -148,19 +148,19 @@ func (f *family) Learn(a *account, ref any, o ledger.Outcome) {
 }
 
 // fits reports whether there is room for r in what is in use.
-func (f *family) fits(use []int64, p place, r *counters.Request) bool {
+func (f *family) fits(use []int64, p position, r *counters.Request) bool {
 	return f.window.Estimate(use, p.ahead, p.elapsedAt(r), r.Limit) <= r.Limit-r.Cost
 }
 
 // elapsedAt returns how long the slot was open at the time of r, which falls into it
 // no later than p.
-func (p place) elapsedAt(r *counters.Request) time.Duration {
+func (p position) elapsedAt(r *counters.Request) time.Duration {
 	return p.elapsed - time.Duration(p.now-r.Now.UnixNano())
 }
 
 // decision returns the answer to r when it was admitted or not, and what is in use
 // includes it if it is counted.
-func (f *family) decision(use []int64, p place, r *counters.Request, allowed bool) counters.Decision {
+func (f *family) decision(use []int64, p position, r *counters.Request, allowed bool) counters.Decision {
 	elapsed := p.elapsedAt(r)
 	d := counters.Decision{
 		Allowed:    allowed,

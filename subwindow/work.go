@@ -15,7 +15,7 @@ type call = ledger.Call[account]
 // that fall in the same slot are decided together.
 type work struct {
 	*family
-	place    // of the pending calls
+	position // of the pending calls
 	a        *account
 	deadline time.Time // zero: none
 	calls    []*call   // that aren't pending yet
@@ -27,7 +27,7 @@ type work struct {
 	// losses may have to be put back and all be read.
 	counted    bool
 	again      bool    // the process has asked in this slot before
-	upToDate   bool    // the store has told all there is to know of the pending calls
+	upToDate   bool    // the store has said all there is to know of the pending calls
 	toldOthers bool    // that the past has changed, or tried to
 	spare      *flight // that nobody else has seen
 	step       step
@@ -66,14 +66,14 @@ func (w *work) nextSlot() bool {
 		return false
 	}
 	n := 1
-	w.place = w.window.place(w.calls[0].Request.Now)
+	w.position = w.window.positionAt(w.calls[0].Request.Now)
 	for _, call := range w.calls[1:] {
-		p := w.window.place(call.Request.Now)
+		p := w.window.positionAt(call.Request.Now)
 		if p.bucket != w.bucket {
 			break
 		}
 		if n++; p.now > w.now {
-			w.place = p
+			w.position = p
 		}
 	}
 	w.pending = append(w.pending[:0], w.calls[:n]...)
@@ -86,11 +86,11 @@ func (w *work) nextSlot() bool {
 }
 
 // reach gives the account the slots of the pending calls.
-func (w *work) reach() { w.a.reach(w.place, w.kept) }
+func (w *work) reach() { w.a.reach(w.position, w.kept) }
 
 // End implements ledger.Work.
 func (w *work) End() {
-	if w.a.flight != nil { // the leader has panicked, and nobody will tell
+	if w.a.flight != nil { // the leader has panicked: nobody will know what has become of it
 		w.a.ground(w.options.ClockSkew).outcome = ledger.Unknown
 	}
 	clear(w.pending[:cap(w.pending)])
@@ -99,8 +99,8 @@ func (w *work) End() {
 	w.a, w.calls = nil, nil
 }
 
-// fly notes a flight that has ended with err. If that is none that tells more
-// later, nobody will ever know what has become of it.
+// fly notes a flight that has ended with err. If the store can't say more later, nobody will
+// ever know what has become of it.
 func (w *work) fly(f *flight, err error) {
 	if late := (*counters.Unanswered)(nil); errors.As(err, &late) {
 		w.flown = append(w.flown, ledger.Flown{Flight: f, Late: late})

@@ -69,8 +69,8 @@ type Family[A any] interface {
 type Outcome uint8
 
 const (
-	Pending Outcome = iota // the store may still tell
-	Unknown                // and nobody will ever know
+	Pending Outcome = iota // it may still become known
+	Unknown                // it never will
 	Done
 	NotDone
 )
@@ -78,8 +78,8 @@ const (
 // Certain reports whether it is known that it was done, or that it wasn't.
 func (o Outcome) Certain() bool { return o > Unknown }
 
-// OutcomeOf returns the outcome of an exchange that has ended with err, as far as that tells:
-// it is Unknown of a counters.Unanswered, too, which may tell later.
+// OutcomeOf returns the outcome of an exchange that has ended with err, as far as that says:
+// it is Unknown of a counters.Unanswered, too, whose outcome may be known later.
 func OutcomeOf(err error) Outcome {
 	switch {
 	case err == nil:
@@ -116,7 +116,7 @@ type Work[A any] interface {
 	// no answer.
 	Finish() (more bool, flown []Flown)
 	// End ends the work. Its calls, if a panic has cut it short, are answered by others,
-	// and nobody will tell of its flight.
+	// and nobody will know what has become of its flight.
 	End()
 }
 

@@ -37,6 +37,17 @@
 // after it, is told; but what was admitted alone in one slot is told as one, so what came before
 // a reset goes with what came after it.
 //
+// The words:
+//
+//	tell    have the store count what is due
+//	late    an answer that comes after its exchange was given up
+//	known   a flight, when the store has said whether it was done, be that late
+//	alone   without the store
+//	apart   with the store, but not along with other clients
+//	claim   take a call on, which can't be withdrawn from then on
+//	batch   the calls of one client that a leader answers
+//	many    those of many clients, whose exchanges go together
+//
 // A family of algorithms is an Account's arithmetic and the steps of its Work;
 // Book does the rest. Start with Book, Family and Work.
 package ledger
@@ -95,7 +106,7 @@ func (b *Book[A]) Open(c Config[A]) {
 
 // Take admits r and consumes its cost, or denies it. A denied cost is consumed
 // only with CountDenied. A Take that fails has consumed nothing: if the store turns
-// out to have counted it, it is given back. (If nobody ever tells, what it has
+// out to have counted it, it is given back. (If that is never known, what it has
 // counted stays in use until time has passed over it.) The error is
 // counters.ErrRequest, one of a store's, or of the context's.
 func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
@@ -415,7 +426,7 @@ func (b *Book[A]) finishLocked(c *Record[A], w Work[A]) (bool, []Flown) {
 	return w.Finish()
 }
 
-// await has the account told of a flight when the store tells.
+// await has the account learn what has become of a flight, once that is known.
 func (b *Book[A]) await(c *Record[A], r *counters.Request, f Flown) {
 	began, due := time.Now(), *r
 	f.Late.WhenKnown(func(err error) {
