@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -11,7 +12,7 @@ import (
 // its answer is that to the settlement.
 type settling struct {
 	*Client
-	addr, cost string
+	head, tail string // of the settlement's request: up to the length of its body, and behind the receipt
 	request    []byte
 }
 
@@ -27,8 +28,9 @@ func Reserving(policy string, cost int64) Request {
 // in the settlement is either `,"cost":` with the cost, or nothing if it is as reserved.
 func DialSettling(ctx context.Context, addr string, r Request, cost string, n int) (Connections, error) {
 	all, err := Dial(ctx, addr, r, n)
+	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: ", SettlePath, addr)
 	for i, c := range all {
-		all[i] = &settling{Client: c.(*Client), addr: addr, cost: cost}
+		all[i] = &settling{Client: c.(*Client), head: head, tail: `"` + cost + "}"}
 	}
 	return all, err
 }
@@ -43,9 +45,9 @@ func (s *settling) Receive() (status int, body []byte, err error) {
 	if !ok {
 		return status, body, fmt.Errorf("status %d without a receipt: %s", status, readable(body))
 	}
-	const around = `{"receipt":""}`
-	s.request = fmt.Appendf(s.request[:0], "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n{\"receipt\":%q%s}",
-		SettlePath, s.addr, len(around)+len(receipt)+len(s.cost), receipt, s.cost)
+	const begin = `{"receipt":"`
+	s.request = strconv.AppendInt(append(s.request[:0], s.head...), int64(len(begin)+len(receipt)+len(s.tail)), 10)
+	s.request = append(append(append(s.request, "\r\n\r\n"+begin...), receipt...), s.tail...)
 	if _, err = s.conn.Write(s.request); err != nil {
 		return 0, nil, err
 	}
