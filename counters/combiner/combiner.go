@@ -136,6 +136,7 @@ type Batch[Q, R any] struct {
 	begun  bool         // the leader is at work; arrivals go to next
 	next   *Batch[Q, R] // nil until a call arrives behind the leader
 	leader *Call[Q, R]  // nil until there is one
+	first  Call[Q, R]   // that of Begin: here, it needs no look for one that is free
 	place  *Place[Q, R]
 	// alarm is that of the place, if this is its first batch; nil if nobody has waited yet.
 	alarm *alarm[Q, R]
@@ -178,7 +179,8 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, p *Place[Q, R], q Q, qs []Q, mo
 	p.Lock()
 	b := p.batch
 	if b == nil {
-		b = c.begin(p, call)
+		b = c.batches.Get().(*Batch[Q, R])
+		b.begin(p, call)
 		p.Unlock()
 	} else {
 		c.join(ctx, p, call)
@@ -220,12 +222,10 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, p *Place[Q, R], q Q, qs []Q, mo
 	return call.Result, call.Err
 }
 
-// begin has call lead at p, which is idle, and locked.
-func (c *Combiner[Q, R]) begin(p *Place[Q, R], call *Call[Q, R]) *Batch[Q, R] {
-	b := c.batches.Get().(*Batch[Q, R])
+// begin has call lead b at p, which is idle, and locked.
+func (b *Batch[Q, R]) begin(p *Place[Q, R], call *Call[Q, R]) {
 	b.calls, b.begun, b.leader, b.place, call.own = append(b.calls, call), true, call, p, true
 	p.batch = b
-	return b
 }
 
 // Begin makes its caller the leader at p with the call q, if p is idle, and otherwise
@@ -238,9 +238,10 @@ func (c *Combiner[Q, R]) Begin(p *Place[Q, R], q Q) *Batch[Q, R] {
 	if p.batch != nil {
 		return nil
 	}
-	call := c.calls.Get().(*Call[Q, R])
-	call.Request = q
-	return c.begin(p, call)
+	b := c.batches.Get().(*Batch[Q, R])
+	b.first.Request = q
+	b.begin(p, &b.first)
+	return b
 }
 
 // Add has b, which its caller leads, answer q too. It is the last of Calls.
@@ -293,6 +294,9 @@ func (c *Combiner[Q, R]) conclude(b *Batch[Q, R], returned *bool) {
 	p.Unlock()
 	// Only now, as sweep may read the calls of a batch until it is handed over.
 	for _, call := range b.calls {
+		if call == &b.first {
+			continue
+		}
 		if call.own {
 			c.release(call)
 		} else if call.state.Swap(batchOver) != left {
