@@ -1,6 +1,9 @@
 package counters
 
-import "sync"
+import (
+	"runtime"
+	"sync"
+)
 
 // Goroutines go on after the calls that began them. Unlike those of a
 // sync.WaitGroup they can be waited for while others begin. In the zero value none
@@ -41,4 +44,19 @@ func (g *Goroutines) Wait() {
 	if running > 0 {
 		<-ended
 	}
+}
+
+// Grown returns a function that calls f on a stack that is large enough to ask a limiter. The
+// small stack of a new goroutine would grow in steps, and be copied with all that is on it at each.
+func Grown(f func()) func() {
+	return func() {
+		growStack()
+		f()
+	}
+}
+
+//go:noinline
+func growStack() {
+	var room [8 << 10]byte
+	runtime.KeepAlive(&room)
 }

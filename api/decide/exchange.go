@@ -2,7 +2,6 @@ package decide
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -127,24 +126,9 @@ func (r *run) askWaiting(here bool) {
 		if here && i == len(asks)-1 {
 			ask()
 		} else {
-			r.exchanges.Go(grown(ask))
+			r.exchanges.Go(counters.Grown(ask))
 		}
 	}
-}
-
-// grown returns a function that calls f on a stack that is large enough to ask a limiter. The
-// small stack of a new goroutine would grow in steps, and be copied with all that is on it at each.
-func grown(f func()) func() {
-	return func() {
-		growStack()
-		f()
-	}
-}
-
-//go:noinline
-func growStack() {
-	var room [8 << 10]byte
-	runtime.KeepAlive(&room)
 }
 
 // askSoon lets the waiting askings ask: at the latest when a silent server may hold up

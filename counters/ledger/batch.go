@@ -115,7 +115,7 @@ func (b *ManyBook[A]) soon(ctx context.Context, f refund[A]) {
 	if b.refunds = append(b.refunds, f); len(b.refunds) > 1 {
 		return
 	}
-	b.config.Options.Background.Go(func() {
+	b.config.Options.Background.Go(counters.Grown(func() {
 		if f.told != nil {
 			b.refundTogether(ctx)
 			return
@@ -125,7 +125,7 @@ func (b *ManyBook[A]) soon(ctx context.Context, f refund[A]) {
 			b.refundTogether(ctx)
 			return nil
 		})
-	})
+	}))
 }
 
 // refundTogether has the store told of all that is to be refunded soon.
