@@ -99,10 +99,6 @@ func (f *family[S]) together(ctx context.Context, m *ledger.Many[account[S]]) {
 			return r, turn
 		},
 		func(i int, now counters.State, swapped bool, err error) (again bool) {
-			if errors.Is(err, counters.ErrNotAdded) {
-				m.Apart(i)
-				return false
-			}
 			return m.Finish(i, err, func(led ledger.Work[account[S]]) {
 				w := led.(*work[S])
 				w.now, w.swapped, w.err = now, swapped, err

@@ -327,13 +327,18 @@ func (m *Many[A]) goOn(g *group[A]) {
 }
 
 // Finish goes on with a client whose exchange has ended: said puts what the store
-// has said into its work. If err isn't nil, it was never begun. It reports whether
-// Begin is to be called again.
+// has said into its work. If err isn't nil, it was never begun, and one that the store
+// wouldn't do together with others is done apart. It reports whether Begin is to be called
+// again.
 func (m *Many[A]) Finish(i int, err error, said func(Work[A])) (again bool) {
 	g := &m.groups[i]
 	defer m.rescue(g)
 	if g.batch == nil {
 		m.answer(g, taken(counters.Decision{}, err))
+		return false
+	}
+	if errors.Is(err, counters.ErrNotAdded) {
+		m.goOn(g)
 		return false
 	}
 	said(g.work)
@@ -348,17 +353,6 @@ func (m *Many[A]) Finish(i int, err error, said func(Work[A])) (again bool) {
 	}
 	g.asks = turn == counters.Now
 	return turn != counters.Never
-}
-
-// Apart ends an exchange that the store wouldn't do together with others: it is
-// done apart.
-func (m *Many[A]) Apart(i int) {
-	g := &m.groups[i]
-	if g.batch == nil {
-		m.answer(g, counters.Taken{})
-		return
-	}
-	m.goOn(g)
 }
 
 // conclude ends a group whose calls have been answered. What the store wouldn't do
