@@ -125,3 +125,19 @@ func behind(state int64, now time.Time) uint64 {
 func after(lag uint64, d time.Duration) time.Duration {
 	return time.Duration(min(lag, uint64(forever-d))) + d
 }
+
+// outside reports whether a time isn't in the window that ends now any more.
+func outside(t, now int64, window time.Duration) bool {
+	return t <= now && between(t, now) >= uint64(window)
+}
+
+// leaves returns the time from now until t leaves the window; 0 if it has.
+func leaves(t, now int64, window time.Duration) time.Duration {
+	switch {
+	case t > now:
+		return after(between(now, t), window)
+	case outside(t, now, window):
+		return 0
+	}
+	return window - time.Duration(between(t, now))
+}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"sort"
 	"time"
 
 	"weir/counters"
@@ -78,7 +79,7 @@ type counted struct{ first, last, cost int64 }
 // count, a denied cost is logged too, in place of the oldest.
 func (l counting) step(s countingState, r counters.Request) (countingState, counters.Decision) {
 	live, used := l.live(s, r)
-	allowed := l.admits(used, &r)
+	allowed := r.Cost <= r.Limit-used
 	switch {
 	case r.Cost == 0:
 	case allowed:
@@ -98,18 +99,14 @@ func (l counting) step(s countingState, r counters.Request) (countingState, coun
 
 func (l counting) peek(s countingState, r counters.Request) counters.Decision {
 	live, used := l.live(s, r)
-	return l.decision(live, r, l.admits(used, &r))
-}
-
-func (l counting) admits(used int64, r *counters.Request) bool {
-	return r.Cost <= r.Limit-used
+	return l.decision(live, r, r.Cost <= r.Limit-used)
 }
 
 // refund returns a state without d, which step has admitted. The cost is taken
 // from the oldest entries that may have it or come before it: what stays may
 // leave later than it should, never sooner.
 func (l counting) refund(s countingState, d *debt) countingState {
-	if s.generation != d.generation || l.outside(d.now, s.time) {
+	if s.generation != d.generation || outside(d.now, s.time, l.window) {
 		return s
 	}
 	s.entries = l.without(s, d.now, d.cost)
@@ -128,7 +125,7 @@ func (l counting) charge(s countingState, debts ...*debt) countingState {
 		late++
 	}
 	if late > 0 {
-		s = l.of(s.entries, debts[0].limit, s, s)
+		s = l.of(s.entries, debts[0].limit, s.generation, s.time)
 	}
 	for _, d := range debts[late:] {
 		s, _ = l.live(s, d.request())
@@ -171,7 +168,7 @@ func (l counting) fuller(present, known countingState, r counters.Request) (coun
 	if !more {
 		return present, false
 	}
-	s := l.of(both, r.Limit, known, present)
+	s := l.of(both, r.Limit, known.generation, max(known.time, present.time))
 	newest := &s.entries[len(s.entries)-1]
 	*newest = l.closed(*newest) // others may have added to it what is lost
 	return s, true
@@ -203,15 +200,11 @@ func (l counting) until(s countingState, now int64) countingState {
 func (l counting) lasts() time.Duration { return l.window + time.Duration(l.grain()) }
 
 // of returns the log of entries in any order, without what has left the window.
-// It is of the generation of the first of the two states that has one.
-func (l counting) of(entries []counted, limit int64, first, second countingState) countingState {
-	s := countingState{generation: first.generation, time: max(first.time, second.time)}
-	s.entries = l.inOrder(slices.DeleteFunc(entries, func(e counted) bool { return l.outside(e.last, s.time) }))
+func (l counting) of(entries []counted, limit, generation, time int64) countingState {
+	s := countingState{generation: generation, time: time}
+	s.entries = l.inOrder(slices.DeleteFunc(entries, func(e counted) bool { return outside(e.last, s.time, l.window) }))
 	if len(s.entries) == 0 {
 		return countingState{}
-	}
-	if len(first.entries) == 0 {
-		s.generation = second.generation
 	}
 	return l.short(s, limit)
 }
@@ -233,7 +226,7 @@ func (l counting) ttl(s countingState, r counters.Request) time.Duration {
 	if used == 0 {
 		return 0
 	}
-	return l.leaves(ends(live.entries), live.time)
+	return leaves(ends(live.entries), live.time, l.window)
 }
 
 // ends returns when the last of the entries is, of which there are some.
@@ -250,7 +243,7 @@ func (l counting) live(s countingState, r counters.Request) (live countingState,
 	now := r.Now.UnixNano()
 	if len(s.entries) > 0 {
 		s.time = max(s.time, now)
-		for len(s.entries) > 0 && l.outside(s.entries[0].last, s.time) {
+		for len(s.entries) > 0 && outside(s.entries[0].last, s.time, l.window) {
 			s.entries = s.entries[1:]
 		}
 	}
@@ -271,33 +264,19 @@ func (l counting) used(entries []counted, now int64) (used int64) {
 
 func (l counting) inUse(e counted, now int64) int64 {
 	switch {
-	case l.outside(e.last, now):
+	case outside(e.last, now, l.window):
 		return 0
-	case e.cost > 1 && l.outside(e.first, now):
+	case e.cost > 1 && outside(e.first, now, l.window):
 		return e.cost - 1
 	}
 	return e.cost
-}
-
-// outside reports whether a time isn't in the window that ends now any more.
-func (l counting) outside(t, now int64) bool { return t <= now && between(t, now) >= uint64(l.window) }
-
-// leaves returns the time from now until t leaves the window; 0 if it has.
-func (l counting) leaves(t, now int64) time.Duration {
-	switch {
-	case t > now:
-		return after(between(now, t), l.window)
-	case between(t, now) >= uint64(l.window):
-		return 0
-	}
-	return l.window - time.Duration(between(t, now))
 }
 
 func (l counting) decision(live countingState, r counters.Request, allowed bool) counters.Decision {
 	used, lag := l.used(live.entries, live.time), behind(live.time, r.Now)
 	d := counters.Decision{Allowed: allowed, Remaining: max(0, r.Limit-used)}
 	if used > 0 {
-		d.ResetAfter = after(lag, l.leaves(ends(live.entries), live.time))
+		d.ResetAfter = after(lag, leaves(ends(live.entries), live.time, l.window))
 	}
 	switch room := r.Limit - r.Cost; {
 	case allowed && (!l.countDenied || used <= room):
@@ -314,42 +293,27 @@ func (l counting) decision(live countingState, r counters.Request, allowed bool)
 // fits returns how long it takes from the state's time until no more than room is in use; now
 // it is more.
 func (l counting) fits(s countingState, used, room int64) time.Duration {
+	for i, e := range s.entries[1:] {
+		if e.first < s.entries[i].last { // they leave in another order
+			return time.Duration(sort.Search(int(l.lasts()), func(wait int) bool {
+				return l.used(s.entries, s.time+int64(wait)) <= room
+			}))
+		}
+	}
 	excess := used - room
-	for _, e := range l.apart(s.entries) {
+	for _, e := range s.entries {
 		rest := l.inUse(e, s.time)
-		if e.cost > 1 && !l.outside(e.first, s.time) {
+		if e.cost > 1 && !outside(e.first, s.time, l.window) {
 			rest--
 			if excess--; excess <= 0 {
-				return l.leaves(e.first, s.time)
+				return leaves(e.first, s.time, l.window)
 			}
 		}
 		if excess -= rest; excess <= 0 {
-			return l.leaves(e.last, s.time)
+			return leaves(e.last, s.time, l.window)
 		}
 	}
 	return forever
-}
-
-// apart returns entries that leave as the given ones do, and each of which ends
-// before the next begins.
-func (l counting) apart(entries []counted) []counted {
-	overlap := false
-	for i := 1; i < len(entries) && !overlap; i++ {
-		overlap = entries[i].first < entries[i-1].last
-	}
-	if !overlap {
-		return entries
-	}
-	var apart []counted
-	for _, e := range entries {
-		if e.cost > 1 {
-			apart = append(apart, counted{e.first, e.first, 1})
-			e.cost--
-		}
-		apart = append(apart, counted{e.last, e.last, e.cost})
-	}
-	slices.SortFunc(apart, func(a, b counted) int { return cmp.Compare(a.first, b.first) })
-	return apart
 }
 
 // grain is the unit of the times in a log, a power of two: about a 500,000th

@@ -41,5 +41,5 @@ func (l log) exact(counted countingState) logState {
 		}
 		costs[e.last] += e.cost
 	}
-	return l.of(costs, logState{generation: counted.generation, time: counted.time, used: 1}, logState{})
+	return l.of(costs, counted.generation, counted.time)
 }

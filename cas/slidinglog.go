@@ -88,7 +88,7 @@ type logState struct {
 func (l log) step(s logState, r counters.Request) (logState, counters.Decision) {
 	live := l.live(s, r)
 	limit := logLimit(r)
-	allowed := l.admits(&live, &r)
+	allowed := r.Cost <= limit-live.used
 	switch {
 	case r.Cost == 0:
 	case allowed:
@@ -108,11 +108,7 @@ func (l log) step(s logState, r counters.Request) (logState, counters.Decision) 
 
 func (l log) peek(s logState, r counters.Request) counters.Decision {
 	live := l.live(s, r)
-	return l.decision(live, r, l.admits(&live, &r))
-}
-
-func (l log) admits(live *logState, r *counters.Request) bool {
-	return r.Cost <= logLimit(*r)-live.used
+	return l.decision(live, r, r.Cost <= logLimit(r)-live.used)
 }
 
 // refund returns a new state without d, which step has admitted, as far as it is still
@@ -150,7 +146,7 @@ func (l log) charge(s logState, debts ...*debt) logState {
 	s = l.live(s, debts[len(debts)-1].request())
 	costs := make(map[int64]int64, len(debts))
 	for _, d := range debts {
-		if behind(s.time, time.Unix(0, d.now)) < uint64(l.window) {
+		if !outside(d.now, s.time, l.window) {
 			costs[d.now] += d.cost
 		}
 	}
@@ -158,7 +154,7 @@ func (l log) charge(s logState, debts ...*debt) logState {
 		for t, cost := range s.all() {
 			costs[t] += cost
 		}
-		return l.of(costs, s, logState{})
+		return l.of(costs, s.generation, s.time)
 	}
 	for _, t := range slices.Sorted(maps.Keys(costs)) {
 		cost := min(costs[t], mostLogged)
@@ -194,7 +190,7 @@ func (l log) fuller(present, known logState, r counters.Request) (logState, bool
 	if !more {
 		return present, false
 	}
-	return l.of(costs, known, present), true
+	return l.of(costs, known.generation, max(known.time, present.time)), true
 }
 
 func (l log) since(before, after logState, r counters.Request) int64 {
@@ -214,30 +210,25 @@ func (l log) moved(s logState, to func(int64) int64) logState {
 	for t, cost := range s.all() {
 		costs[to(t)] += cost
 	}
-	return l.of(costs, s, logState{})
+	return l.of(costs, s.generation, s.time)
 }
 
 func (l log) lasts() time.Duration { return l.window }
 
-// of returns the log of the given costs by their times. It is of the generation
-// of the first of the two states that has one.
-func (l log) of(costs map[int64]int64, first, second logState) logState {
-	var s logState
+// of returns the log of the given costs by their times, written at a time or after it. Its
+// generation is that of its oldest cost if it is given as 0.
+func (l log) of(costs map[int64]int64, generation, time int64) logState {
+	s := logState{generation: generation}
 	for _, t := range slices.Sorted(maps.Keys(costs)) {
 		if cost := min(costs[t], mostLogged); cost > 0 {
 			s.forget(max(0, s.used+cost-mostLogged))
 			s.add(t, cost)
 		}
 	}
-	if s.used > 0 {
-		s.time = max(s.newest, first.time, second.time)
-		switch {
-		case first.used > 0:
-			s.generation = first.generation
-		case second.used > 0:
-			s.generation = second.generation
-		}
+	if s.used == 0 {
+		return logState{}
 	}
+	s.time = max(s.newest, time)
 	return s
 }
 
@@ -249,7 +240,7 @@ func (l log) ttl(s logState, r counters.Request) time.Duration {
 	if live.used == 0 {
 		return 0
 	}
-	return l.leaves(live.newest, live.time)
+	return leaves(live.newest, live.time, l.window)
 }
 
 func logLimit(r counters.Request) int64 { return min(r.Limit, MaxLogLimit) }
@@ -262,12 +253,12 @@ func (l log) live(s logState, r counters.Request) logState {
 		return logState{time: now}
 	}
 	s.time = max(s.time, now)
-	if between(s.newest, s.time) >= uint64(l.window) {
+	if outside(s.newest, s.time, l.window) {
 		return logState{time: s.time, entries: s.entries[:0]}
 	}
 	for {
 		t, cost, size := s.oldest()
-		if between(t, s.time) < uint64(l.window) {
+		if !outside(t, s.time, l.window) {
 			return s
 		}
 		s.drop(t, cost, size)
@@ -278,7 +269,7 @@ func (l log) decision(live logState, r counters.Request, allowed bool) counters.
 	limit, lag := logLimit(r), behind(live.time, r.Now)
 	d := counters.Decision{Allowed: allowed, Remaining: max(0, limit-live.used)}
 	if live.used > 0 {
-		d.ResetAfter = after(lag, l.leaves(live.newest, live.time))
+		d.ResetAfter = after(lag, leaves(live.newest, live.time, l.window))
 	}
 	switch excess := live.used + r.Cost - limit; {
 	case allowed && (!l.countDenied || excess <= 0):
@@ -291,18 +282,12 @@ func (l log) decision(live logState, r counters.Request, allowed bool) counters.
 		}
 		for t, cost := range live.all() {
 			if excess -= cost; excess <= 0 {
-				*fits = after(lag, l.leaves(t, live.time))
+				*fits = after(lag, leaves(t, live.time, l.window))
 				break
 			}
 		}
 	}
 	return d
-}
-
-// leaves returns the time from now until an entry leaves the window that is
-// still in it.
-func (l log) leaves(entry, now int64) time.Duration {
-	return l.window - time.Duration(between(entry, now))
 }
 
 // add appends a cost at a time that is not before the newest.
