@@ -224,7 +224,7 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 	}
 	cost := min(r.Cost, d.cost)
 	if b, drains := any(l.algorithm).(draining); drains && own != d {
-		cost = min(cost, b.left(own, d.now))
+		cost = min(cost, b.undrained(own, d.now, 0).whole)
 		own.lower(cost)
 	}
 	d.lower(cost)
@@ -258,7 +258,7 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 
 // Of a draining algorithm a debt becomes less by itself.
 type draining interface {
-	left(d *debt, at int64) int64
+	undrained(d *debt, at, more int64) bucketState
 }
 
 // releasedAlone drops what is due of the lease that r gives back by its receipt, which began

@@ -68,29 +68,20 @@ func (b bucket) step(s bucketState, r counters.Request) (bucketState, counters.D
 	now, level := r.Now.UnixNano(), s
 	b.advance(&level, now, r.Limit)
 	var d counters.Decision
-	if b.consume(&level, &d, now, &r) {
-		return level, d
-	}
-	return s, d
-}
-
-// consume has the level, which is as of now, take the cost of r if that fits, decides into
-// d and reports whether the level has changed.
-func (b *bucket) consume(level *bucketState, d *counters.Decision, now int64, r *counters.Request) (changed bool) {
-	allowed := b.admits(level, d, r)
+	allowed := b.admits(&level, &d, &r)
 	switch {
 	case r.Cost == 0:
 	case allowed:
-		changed = true
 		level.whole, level.total = level.whole+r.Cost, level.total+r.Cost
 		d.Receipt.Generation, d.Receipt.Position = level.generation, level.total
+		s = level
 	case b.countDenied:
-		changed = true
-		b.raise(level, r.Cost, 0, r.Limit, denied)
+		b.raise(&level, r.Cost, 0, r.Limit, denied)
 		level.total += r.Cost
+		s = level
 	}
-	b.decide(d, level, now, r, allowed)
-	return changed
+	b.decide(&d, &level, now, &r, allowed)
+	return s, d
 }
 
 func (b bucket) peek(s bucketState, r counters.Request) (d counters.Decision) {
@@ -177,15 +168,9 @@ func (b bucket) merge(before, d *debt) {
 	d.cost = min(d.cost+left.ceil(), most)
 }
 
-// left returns how much of d hasn't drained by a time, rounded down.
-func (b bucket) left(d *debt, at int64) int64 {
-	left := b.undrained(d, at, 0)
-	return left.whole
-}
-
 // undrained returns what hasn't drained by a time of the cost of d. What was in the bucket
 // before that, and so much more, drains first.
-func (b *bucket) undrained(d *debt, at, more int64) bucketState {
+func (b bucket) undrained(d *debt, at, more int64) bucketState {
 	left := bucketState{whole: b.capacity(d.limit) - d.remaining + more, window: b.window}
 	if left.lower(0, d.part); left.whole < d.cost {
 		left.whole, left.part = d.cost, 0
@@ -256,17 +241,13 @@ func (b *bucket) capacity(limit int64) int64 {
 // advance makes s what a request with this limit finds: in the bucket's own units, within
 // the capacity and drained until now, in Unix nanoseconds.
 func (b *bucket) advance(s *bucketState, now, limit int64) {
-	b.clamp(s, limit)
-	b.drain(s, now, limit)
-}
-
-func (b *bucket) clamp(s *bucketState, limit int64) {
 	if s.window != b.window {
 		*s = s.in(b.window)
 	}
 	if most := b.capacity(limit) + s.debt; s.whole >= most {
 		s.whole, s.part = most, 0
 	}
+	b.drain(s, now, limit)
 }
 
 // drain drains s, in the bucket's own units, until now.

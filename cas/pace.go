@@ -18,7 +18,7 @@ type pace struct {
 	lastWin, streak moment
 	// heldUp is when another instance has come first, or the process has waited
 	// long for its turn.
-	heldUp time.Time
+	heldUp moment
 }
 
 // A moment is in nanoseconds since longAgo, by the monotonic clock; 0 is none. Each
@@ -81,7 +81,9 @@ func (p *pace) untilTurn(deadline time.Time) time.Duration {
 
 // contended reports whether others have held the process up during a wait that has just
 // ended. If they haven't, the store has taken the time.
-func (p *pace) contended(timeout time.Duration) bool { return time.Since(p.heldUp) < timeout }
+func (p *pace) contended(timeout time.Duration) bool {
+	return momentOf(time.Now())-p.heldUp < moment(timeout)
+}
 
 // heldUpPart is the part of the store timeout that a process has to wait for its turn to
 // be held up by others.

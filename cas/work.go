@@ -78,7 +78,7 @@ func (w *work[S]) Next() ledger.Step {
 			return ledger.Waits
 		}
 		if w.heldUp = w.wait >= w.cfg.StoreTimeout/heldUpPart; w.heldUp {
-			w.a.pace.heldUp = time.Now()
+			w.a.pace.heldUp = momentOf(time.Now())
 		}
 		w.wait = 0
 	}
@@ -352,7 +352,7 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 	w.answered = read
 	if forestalled {
 		w.heldUp = true
-		a.pace.heldUp = w.answered
+		a.pace.heldUp = momentOf(w.answered)
 	}
 	w.book.Answered()
 	if w.swapped {
