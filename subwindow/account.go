@@ -35,20 +35,20 @@ type due struct {
 }
 
 // A flight is an addition under way, or one without an answer. If that turns out to be done,
-// it is given back but for told(), which stands for what its callers have admitted alone: the
+// it is given back but for presumed(), which stands for what its callers have admitted alone: the
 // rest of that is due.
 type flight struct {
 	bucket, sum int64
 	before      int64 // the most that the store can have had before it
-	alone       int64 // what of it was admitted alone, which is due but for told()
+	alone       int64 // what of it was admitted alone, which is due but for presumed()
 	seen        bool  // the slot was read since
 	in          int64 // how much of it is taken to be in what was read: what is more than before, up to sum
 	at          int64 // Unix nanoseconds, of its latest request, or after the last known reset if that is later
 	outcome     ledger.Outcome
 }
 
-// told returns how much of what is alone counts as told, and so isn't due.
-func (f *flight) told() int64 { return min(f.alone, f.in) }
+// presumed returns how much of what is alone is taken for counted by the store, and so isn't due.
+func (f *flight) presumed() int64 { return min(f.alone, f.in) }
 
 // An account is what a process knows of a client. What is in use of a slot is what
 // the store has and what is due.
@@ -70,7 +70,7 @@ type account struct {
 	doubtful        bool // all has to be read before anything is counted
 	staleGeneration bool // the generation has to be read before what is due is told
 	counted         bool // by the process, since a reset: who only looks tells nothing of its share
-	untold          bool // others have to be told that the past has changed
+	pastChanged     bool // what may be final to others: the generation has to be raised
 }
 
 // Debts are what the store is still to be told, or may have been. Most clients
@@ -143,7 +143,7 @@ func generationAt(now time.Time) int64 {
 func (a *account) become(generation int64, skew time.Duration) {
 	a.dropBefore(generation, skew)
 	a.slots = a.slots[:0]
-	a.verified, a.final, a.counted, a.untold = 0, math.MinInt64, false, false
+	a.verified, a.final, a.counted, a.pastChanged = 0, math.MinInt64, false, false
 }
 
 // dropBefore forgets what was decided before a reset, but not what is known of slots.
@@ -206,7 +206,7 @@ func (a *account) fresh(now int64) bool {
 
 // owes reports whether the store is to be told something.
 func (a *account) owes() bool {
-	return a.untold || slices.ContainsFunc(a.dues(), func(d due) bool { return d.cost != 0 })
+	return a.pastChanged || slices.ContainsFunc(a.dues(), func(d due) bool { return d.cost != 0 })
 }
 
 // owe adds to what is due of a slot, and reports whether the sum is to be given back.
@@ -249,9 +249,9 @@ func (a *account) toTell(d due) int64 {
 		switch {
 		case f.bucket != d.bucket || f.outcome != ledger.Pending:
 		case d.cost > 0:
-			cost = max(0, cost-(f.alone-f.told()))
+			cost = max(0, cost-(f.alone-f.presumed()))
 		default:
-			cost = min(0, cost+f.told())
+			cost = min(0, cost+f.presumed())
 		}
 	}
 	return cost
@@ -464,7 +464,7 @@ func (a *account) noteRead(bucket, value int64) {
 		if f.outcome.Certain() { // nothing of it is due any more
 			continue
 		}
-		a.owe(bucket, -f.told(), 0)
+		a.owe(bucket, -f.presumed(), 0)
 	}
 }
 
@@ -484,9 +484,8 @@ func (a *account) awaits(f *flight) bool {
 	return f != nil && (f == a.flight || slices.Contains(a.flights(), f)) && !f.outcome.Certain()
 }
 
-// ground ends the flight under way, which has had no answer.
-func (a *account) ground(skew time.Duration) *flight {
-	f := a.flight
+// ground ends a flight that has had no answer.
+func (a *account) ground(f *flight, skew time.Duration) *flight {
 	a.flight, a.doubtful = nil, true
 	if f.at > a.forgottenTo(skew) { // else the client was reset meanwhile
 		u := a.owing()
@@ -498,9 +497,9 @@ func (a *account) ground(skew time.Duration) *flight {
 // admit notes that a caller of a flight whose outcome isn't known was admitted alone; of a
 // cost less than 0, that this is given back.
 func (a *account) admit(f *flight, cost int64) {
-	before := f.told()
+	before := f.presumed()
 	f.alone += cost
-	a.owe(f.bucket, before-f.told(), 0)
+	a.owe(f.bucket, before-f.presumed(), 0)
 }
 
 // absorb has what is known of the store include what flights have counted. No exchange

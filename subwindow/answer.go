@@ -87,10 +87,10 @@ func (w *work) deal() {
 				w.use[w.ahead] -= r.Cost
 				counted = false
 			}
-			a.untold = a.untold || w.mayBeFinal(w.bucket) // it was admitted alone, perhaps, and is counted late
+			a.pastChanged = a.pastChanged || w.mayBeFinal(w.bucket) // it was admitted alone, perhaps, and is counted late
 		}
 		switch {
-		case !counted:
+		case !counted: // if it was admitted alone meanwhile, that is due, and the two cancel
 			back += r.Cost
 		case r.Reserved: // from now on any process may give it back
 			a.at(w.bucket).own -= r.Cost
@@ -140,12 +140,12 @@ func (w *work) fail(err error) {
 		w.counted = false
 		a.owe(w.bucket, -w.sum, w.now)
 	case a.flight != nil && ledger.OutcomeOf(err) == ledger.Unknown:
-		f, w.spare = a.ground(w.options.ClockSkew), nil
+		f, w.spare = a.ground(a.flight, w.options.ClockSkew), nil
 		w.fly(f, err)
 	case a.flight != nil:
 		a.flight, w.spare = nil, nil
 	}
-	a.untold = a.untold || w.step == stepRepair // it may have put back what is final to others
+	a.pastChanged = a.pastChanged || w.step == stepRepair // it may have put back what is final to others
 	a.staleGeneration = a.staleGeneration || a.owes()
 	unsent := fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	left := int64(0)

@@ -115,9 +115,9 @@ func (w *work) tellDues() bool {
 			addition.New = !addition.Have
 		}
 		w.additions = append(w.additions, addition)
-		a.untold = a.untold || w.mayBeFinal(d.bucket)
+		a.pastChanged = a.pastChanged || w.mayBeFinal(d.bucket)
 	}
-	if a.untold && (len(w.dues) > 0 || !w.toldOthers) {
+	if a.pastChanged && (len(w.dues) > 0 || !w.toldOthers) {
 		w.additions = append(w.additions, w.change(a, w.now))
 	}
 	return len(w.additions) > 0

@@ -93,7 +93,7 @@ func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decisio
 		_, most := a.standsFor(p.bucket, r.Cost)
 		d = f.decision(a.believe(p, use), p, standing(r, most), d.Allowed)
 	}
-	d.Receipt = counters.Receipt{Alone: flown}
+	d.Receipt = counters.Receipt{Alone: flown} // not nil, though flown may be
 	return d
 }
 
@@ -136,10 +136,11 @@ func (f *family) Learn(a *account, ref any, o ledger.Outcome) {
 	switch flown.outcome = o; {
 	case !awaited: // it is from before a reset
 	case o != ledger.Unknown:
-		if a.owe(flown.bucket, flown.told(), flown.at); o == ledger.Done {
+		a.owe(flown.bucket, flown.presumed(), flown.at)
+		if o == ledger.Done {
 			a.owe(flown.bucket, -flown.sum, flown.at)
-			a.untold = a.untold || !f.window.fixed() // the slot may be final to others
-			a.doubtful = true                        // what was read of it may be others'
+			a.pastChanged = a.pastChanged || !f.window.fixed() // the slot may be final to others
+			a.doubtful = true                                  // what was read of it may be others'
 		}
 		a.staleGeneration = true
 	case flown.alone < flown.sum: // it may have counted for callers who were refused

@@ -119,7 +119,7 @@ func (w *work) repaired(generation int64) {
 	if lost = slices.DeleteFunc(lost, own); len(lost) > 0 {
 		w.options.Reseeded(len(lost))
 	}
-	a.generation, a.untold = generation, false
+	a.generation, a.pastChanged = generation, false
 	w.fillSlots()
 }
 
@@ -152,8 +152,8 @@ func (w *work) duesTold() (err error) {
 		case o == ledger.NotDone:
 			err = added.Err
 		case d.cost > 0:
-			a.flight = &flight{bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.forgottenTo(w.options.ClockSkew)+1)}
-			w.fly(a.ground(w.options.ClockSkew), added.Err)
+			f := &flight{bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.forgottenTo(w.options.ClockSkew)+1)}
+			w.fly(a.ground(f, w.options.ClockSkew), added.Err)
 			err = added.Err
 		default: // it is taken for done: nothing is subtracted twice, as that would admit too much
 			a.owe(d.bucket, -d.cost, 0)
@@ -168,7 +168,7 @@ func (w *work) duesTold() (err error) {
 	}
 	w.toldOthers = true // or it can't be done now
 	if told := w.added[n]; told.Err == nil {
-		a.untold = false
+		a.pastChanged = false
 		if told.Count-w.additions[n].Delta == a.generation {
 			a.generation = told.Count // nobody else has changed anything
 		}

@@ -91,7 +91,7 @@ func (w *work) reach() { w.a.reach(w.position, w.kept) }
 // End implements ledger.Work.
 func (w *work) End() {
 	if w.a.flight != nil { // the leader has panicked: nobody will know what has become of it
-		w.a.ground(w.options.ClockSkew).outcome = ledger.Unknown
+		w.a.ground(w.a.flight, w.options.ClockSkew).outcome = ledger.Unknown
 	}
 	clear(w.pending[:cap(w.pending)])
 	clear(w.keys[:cap(w.keys)])

@@ -342,22 +342,27 @@ func (b *Batch[Q, R]) Fail(cause any) {
 func (c *Combiner[Q, R]) leave(p *Place[Q, R], call *Call[Q, R], err error) (_ R, _ error, over bool) {
 	var none R
 	for {
-		switch state := call.state.Load(); {
-		case state == elected:
+		state := call.state.Load()
+		switch state {
+		case elected:
 			if !c.withdraw(p, call) {
 				return none, nil, false // it leads by now
 			}
 			return none, fmt.Errorf("%w: %w", ErrWithdrawn, err), true
-		case state == batchOver:
+		case batchOver:
 			result, err := c.result(call)
 			return result, err, true
-		case !call.state.CompareAndSwap(state, left):
-		case state == waiting:
+		}
+		if !call.state.CompareAndSwap(state, left) {
+			continue
+		}
+		switch state {
+		case waiting:
 			if c.withdraw(p, call) {
 				c.release(call)
 			}
 			return none, fmt.Errorf("%w: %w", ErrWithdrawn, err), true
-		case state == answered:
+		case answered:
 			return call.Result, call.Err, true
 		default:
 			return none, &LeftError[Q, R]{call, err}, true

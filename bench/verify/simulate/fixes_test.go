@@ -113,14 +113,14 @@ var fixes = []fix{
 		" s.own+d.cost\n			if d.cost < 0 {",
 		" func() int64 { if BUG { return s.own }; return s.own+d.cost }()\n			if d.cost < 0 {"}, nil},
 	{"an addition of unknown outcome stays due whatever is read", "debts", takeOut{"subwindow/told.go",
-		"			w.fly(a.ground(w.options.ClockSkew), added.Err)",
-		"			if BUG {\n				a.flight = nil\n			} else {\n				w.fly(a.ground(w.options.ClockSkew), added.Err)\n			}"}, nil},
+		"			w.fly(a.ground(f, w.options.ClockSkew), added.Err)",
+		"			if BUG {\n				_ = f\n			} else {\n				w.fly(a.ground(f, w.options.ClockSkew), added.Err)\n			}"}, nil},
 	{"a refund of unknown outcome is done again", "bound", takeOut{"subwindow/told.go",
 		"			a.owe(d.bucket, -d.cost, 0)\n			s.count, s.own, a.doubtful",
 		"			if !BUG {\n				a.owe(d.bucket, -d.cost, 0)\n			}\n			s.count, s.own, a.doubtful"}, nil},
 	{"others aren't told of a refund from a settled slot", "reason", takeOut{"subwindow/ask.go",
-		"a.untold = a.untold || w.mayBeFinal(d.bucket)",
-		"a.untold = a.untold || !BUG && w.mayBeFinal(d.bucket)"}, nil},
+		"a.pastChanged = a.pastChanged || w.mayBeFinal(d.bucket)",
+		"a.pastChanged = a.pastChanged || !BUG && w.mayBeFinal(d.bucket)"}, nil},
 
 	// Of windows, flights.
 	{"nothing is read before the next addition after a failure", "debts", takeOut{"subwindow/account.go",
