@@ -90,8 +90,8 @@ func (w *work) deal() {
 			a.pastChanged = a.pastChanged || w.mayBeFinal(w.bucket) // it was admitted alone, perhaps, and is counted late
 		}
 		switch {
-		case !counted: // if it was admitted alone meanwhile, that is due, and the two cancel
-			back += r.Cost
+		case !counted:
+			back += r.Cost // if it was admitted alone meanwhile, that is due, and the two cancel
 		case r.Reserved: // from now on any process may give it back
 			a.at(w.bucket).own -= r.Cost
 		}
