@@ -16,12 +16,12 @@ import (
 // AddMany implements counters.ManyStore. It has a connection of its own to each
 // server, so that single operations don't queue behind it.
 func (s *Store) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
-	s.doMany(keys, &many{deadline: deadline(ctx), tasks: &additions{begin, done}, verb: "get", performed: counted})
+	s.doMany(keys, &many{deadline: deadline(ctx), tasks: &additions{begin, done}, verb: "get"})
 }
 
 // SwapMany implements counters.ManyStateStore, on the connections of AddMany.
 func (s *Store) SwapMany(ctx context.Context, keys []string, begin func(i int) (counters.Replacement, counters.Turn), done func(i int, now counters.State, swapped bool, err error) (again bool)) {
-	s.doMany(keys, &many{deadline: deadline(ctx), tasks: &replacements{begin, done}, verb: "gets", performed: stored})
+	s.doMany(keys, &many{deadline: deadline(ctx), tasks: &replacements{begin, done}, verb: "gets"})
 }
 
 func (s *Store) doMany(keys []string, many *many) {
@@ -69,11 +69,10 @@ type tasks interface {
 
 // many is one AddMany or SwapMany.
 type many struct {
-	deadline  time.Time
-	tasks     tasks
-	verb      string                  // get or gets, as what they read needs
-	performed func(reply []byte) bool // whether the reply to a task's command says that it was done
-	running   sync.WaitGroup          // goroutines of shares
+	deadline time.Time
+	tasks    tasks
+	verb     string         // get or gets, as what they read needs
+	running  sync.WaitGroup // goroutines of shares
 
 	panicked sync.Once
 	cause    any
@@ -235,7 +234,7 @@ func (s *share) sendPiece(c *session, p *piece, alone bool) {
 	defer c.release()
 	var failed func(command int) error
 	if err := s.exchange(c, p, alone); err != nil {
-		failed = c.unansweredTogether(c.translate(err), s.performed)
+		failed = c.unansweredTogether(c.translate(err))
 	} else {
 		s.tasks.read(c, p)
 	}
@@ -466,17 +465,17 @@ func (p *piece) resend() {
 
 // unansweredTogether is unanswered for the tasks of a piece that has failed with
 // err. It returns the error of the one whose command has the given number.
-func (c *session) unansweredTogether(err error, performed func(reply []byte) bool) func(number int) error {
+func (c *session) unansweredTogether(err error) func(number int) error {
 	conn := c.broken
-	all, ok := c.unanswered(err, 0, func([]byte) bool { return true }).(*counters.Unanswered)
+	all, ok := c.unanswered(err, 0, func([]byte) error { return nil }).(*counters.Unanswered)
 	if !ok {
 		return func(int) error { return err }
 	}
 	return func(number int) error {
 		return &counters.Unanswered{Err: err, Await: func(f func(err error)) {
 			all.WhenKnown(func(err error) {
-				if err == nil && !performed(conn.Reply(number)) {
-					err = counters.ErrNotSent
+				if err == nil {
+					err = outcomeOf(conn.Reply(number))
 				}
 				f(err)
 			})

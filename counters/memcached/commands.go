@@ -214,23 +214,34 @@ func (c *session) parseSwap(number int) (bool, error) {
 }
 
 // unanswered returns err, a store's, as an Unanswered if it is one of a request
-// whose reply may still come. performed reports whether a late reply, that to the
-// command of the given number, says that it was done.
-func (c *session) unanswered(err error, number int, performed func(reply []byte) bool) error {
+// whose reply may still come. outcome says of a late reply, that to the command of the given
+// number, what outcomeOf does.
+func (c *session) unanswered(err error, number int, outcome func(reply []byte) error) error {
 	if c.broken == nil || !errors.Is(err, counters.ErrTimeout) || errors.Is(err, counters.ErrNotSent) {
 		return err
 	}
 	conn, backend := c.broken, c.backend
 	return &counters.Unanswered{Err: err, Await: func(f func(err error)) {
 		backend.late(conn, func(ctx context.Context, err error) {
-			switch {
-			case err != nil:
-			case performed(conn.Reply(number)):
+			if err == nil {
+				err = outcome(conn.Reply(number))
+			}
+			if err == nil {
 				backend.awaitBreaker(ctx)
-			default:
-				err = counters.ErrNotSent
 			}
 			f(err)
 		})
 	}}
+}
+
+// outcomeOf returns what a reply says of a command that counts or stores: nil if it was done,
+// an ErrNotSent if it wasn't, and any other error if nobody knows.
+func outcomeOf(reply []byte) error {
+	if counted(reply) || stored(reply) {
+		return nil
+	}
+	if err := changeError(reply); bytes.HasPrefix(reply, []byte("SERVER_ERROR ")) && !errors.Is(err, counters.ErrRefused) {
+		return translate(err)
+	}
+	return counters.ErrNotSent
 }
