@@ -164,12 +164,22 @@ func (s *socket) send(r *request) (bool, error) {
 			// The kernel is full, or r has its reply and shouldn't be kept to
 			// write for others.
 			s.written = n
-			s.running.Add(1)
-			go s.drain()
+			s.leaveWriting()
 			return true, nil
 		}
 	}
 	return true, nil
+}
+
+// leaveWriting has a goroutine write the rest, unless the connection is lost: the one
+// that reads may have ended then, and Pool.Close with it.
+func (s *socket) leaveWriting() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.running.Add(1)
+		go s.drain()
+	}
 }
 
 // writeAll writes until the queue is empty; unlike a caller it may wait for the
