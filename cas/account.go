@@ -262,16 +262,20 @@ type draining interface {
 }
 
 // releasedAlone drops what is due of the lease that r gives back by its receipt, which began
-// then, and reports whether the store can't know that lease.
+// then, and reports whether the store can't know that lease. One that a flight tells isn't due
+// again if that turns out not to be done.
 func (a *account[S]) releasedAlone(l *rules[S], r *counters.Request, at int64) (unknown bool) {
 	if l.leases == nil || at == counters.EarliestLeases {
 		return false
 	}
 	a.belief = nil
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
-		untold := d.kind == admitted && d.flights == 0 && d.cost <= r.Cost && l.leases.same(d.position, at)
-		unknown = unknown || untold && d.renews == 0
-		return untold
+		if d.kind != admitted || d.cost > r.Cost || !l.leases.same(d.position, at) {
+			return false
+		}
+		unknown = unknown || d.flights == 0 && d.renews == 0
+		d.cost = 0
+		return true
 	})
 	return unknown
 }

@@ -96,3 +96,41 @@ func TestALeaseThatIsRenewedAloneAllTheTime(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 7, d.Remaining)
 }
+
+// A lease that the store hasn't said anything about is given back by its receipt. Others have
+// written meanwhile; that it wasn't taken is only told after that. It isn't taken then.
+func TestALeaseThatIsGivenBackBeforeItIsKnownStaysFree(t *testing.T) {
+	t.Parallel()
+	inner := memory.New(nil)
+	store := &scriptedSwap{Store: inner}
+	var background counters.Goroutines
+	cfg := testConfig(10)
+	cfg.Background = &background
+	l, err := NewConcurrency(store, 30*time.Second, 8, cfg)
+	require.NoError(t, err)
+	other, err := NewConcurrency(inner, 30*time.Second, 8, testConfig(10))
+	require.NoError(t, err)
+	now := clock(t, "12:00:01.5")
+	request := func() counters.Request {
+		now = now.Add(time.Millisecond)
+		return counters.Request{Client: "c", Cost: 1, Limit: 8, Now: now}
+	}
+	late := store.late(false)
+	r := request()
+	_, err = l.Take(unhurried, r)
+	require.ErrorIs(t, err, counters.ErrTimeout)
+	d, err := l.TakeLocal(r, err)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	held, err := other.Take(unhurried, request())
+	require.NoError(t, err)
+	require.True(t, held.Allowed)
+	d.Receipt.Alone, d.Receipt.Client = nil, nil // as a receipt has it
+	require.NoError(t, l.Refund(unhurried, r, d))
+	late.tell(counters.ErrNotSent) // the store's answer EXISTS comes late
+	background.Wait()
+	l.Flush()
+	d, err = other.Peek(unhurried, request())
+	require.NoError(t, err)
+	assert.EqualValues(t, 7, d.Remaining, "only the other's lease is held")
+}
