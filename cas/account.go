@@ -290,19 +290,27 @@ func (a *account[S]) drop(until int64) {
 		}
 		return over
 	})
+	if !slices.ContainsFunc(a.due, func(d *debt) bool { return d.kind == admitted && d.renews == 0 }) {
+		a.othersDue = 0 // they were thought to have admitted it beside what is dropped
+	}
 }
 
-// see takes over what the store has, the value of which is value. If somebody has written,
+// saw takes over what the store has, and reports whether the client was reset since it was seen
+// before.
+func (a *account[S]) saw(l *rules[S], seen *snapshot[S]) (anew bool) {
+	anew = seen.origin.reset > a.last.origin.reset
+	if a.last = *seen; anew {
+		a.drop(seen.origin.reset + int64(l.cfg.ClockSkew))
+	}
+	return anew
+}
+
+// see is saw of what was read, the value of which is value. If somebody has written,
 // and it is certain which flight that was, no other one was done. If it isn't, the
 // flights of that value, or all where none has it, are taken for done until it is known.
 func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	before := a.last
-	a.last = *seen
-	anew := a.last.origin.reset > before.origin.reset
-	if anew {
-		a.drop(a.last.origin.reset + int64(l.cfg.ClockSkew))
-	}
-	if anew || before.token.version != 0 && seen.token.version == 0 { // what flights were to replace is gone, and what they may have written
+	if anew := a.saw(l, seen); anew || before.token.version != 0 && seen.token.version == 0 { // what flights were to replace is gone, and what they may have written
 		a.noneDone(l)
 	}
 	if seen.token.version == 0 || before.token == seen.token { // nobody has written

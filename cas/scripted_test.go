@@ -127,6 +127,13 @@ func (s *script) lose() {
 	}
 }
 
+// reset has another process reset the client.
+func (s *script) reset() {
+	require.NoError(s.t, s.see.(interface {
+		Reset(context.Context, string, time.Time) error
+	}).Reset(s.t.Context(), "c", s.now))
+}
+
 func (s *script) flush() {
 	for range 3 {
 		s.l.(interface{ Flush() }).Flush()
@@ -419,5 +426,48 @@ func (by way) TestWhatIsAdmittedBehindALostResetStays(t *testing.T) {
 		_, d, err = s.take(50)
 		require.NoError(t, err)
 		assert.False(t, d.Allowed, "70 of 100 are in use")
+	})
+}
+
+// A swap is done, and before its answer is written another instance resets the client. What was
+// admitted alone meanwhile is from before the reset.
+func (by way) TestAResetBehindASwap(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
+		s.takes(1)
+		s.store.next(func(do func() (counters.State, bool, error)) (counters.State, bool, error) {
+			_, swapped, err := do()
+			require.NoError(t, err)
+			require.True(t, s.alone(s.request(50), counters.ErrTimeout).Allowed)
+			s.reset()
+			now, _, err := do() // too late: it says what is there
+			return now, swapped, err
+		})
+		s.takes(1)
+		s.now = s.now.Add(time.Second)
+		s.takes(1)
+		s.flush()
+		assert.EqualValues(t, 1, s.used(), "of what was admitted after the reset")
+	})
+}
+
+// What others are thought to have admitted beside what this process has alone is forgotten with
+// that, when the client is reset.
+func (by way) TestAResetForgetsWhatOthersMayTell(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
+		for range 9 { // the process has a small share of the client
+			s.takes(1)
+			for range 5 {
+				_, err := s.see.Take(unhurried, s.request(1))
+				require.NoError(t, err)
+			}
+		}
+		for range 3 {
+			require.True(t, s.alone(s.request(1), counters.ErrTimeout).Allowed)
+		}
+		s.reset()
+		s.now = s.now.Add(time.Second)
+		_, d, err := s.take(95)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed, "nothing is in use, nor still to be told")
 	})
 }

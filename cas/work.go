@@ -411,7 +411,8 @@ func (w *work[S]) expectOthers() {
 func (w *work[S]) afterSwap(f *flight[S]) (read time.Time) {
 	a, l, next := w.a, &w.rules, &w.next
 	before := a.last.decoded
-	read = l.wrote(w.now, next, &a.last)
+	var seen snapshot[S]
+	read = l.wrote(w.now, next, &seen)
 	if others := w.forOthers(); others > 0 {
 		a.othersDue = others
 	}
@@ -421,6 +422,7 @@ func (w *work[S]) afterSwap(f *flight[S]) (read time.Time) {
 	}
 	a.noneDone(l) // as what they were to replace was there
 	a.did(l, f)
+	a.saw(l, &seen) // the client may have been reset right behind it
 	return read
 }
 
