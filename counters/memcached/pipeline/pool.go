@@ -66,7 +66,7 @@ func (p *Pool) Ready(network, address string) bool {
 	if err != nil {
 		return false
 	}
-	if l.open.Load() != nil {
+	if l.isOpen() {
 		return true
 	}
 	if p.first == nil || p.first.isOpen(network, address) {
@@ -77,7 +77,7 @@ func (p *Pool) Ready(network, address string) bool {
 
 func (p *Pool) isOpen(network, address string) bool {
 	l, err := p.link(network, address)
-	return err == nil && l.open.Load() != nil
+	return err == nil && l.isOpen()
 }
 
 // Newest returns the number of the socket that has been opened last, in this
@@ -141,6 +141,11 @@ type dialing struct {
 	err    error
 }
 
+func (l *link) isOpen() bool {
+	s := l.open.Load()
+	return s != nil && s.isOpen()
+}
+
 // socket returns the open socket. Without one, all callers wait for the same
 // dial, each until its own request is interrupted.
 func (l *link) socket(r *request) (*socket, error) {
@@ -177,11 +182,11 @@ func (l *link) dial() *dialing {
 	return l.dialing
 }
 
-// dialAgain begins a dial, unless one has begun a moment ago.
+// dialAgain begins a dial, unless one has begun a moment ago, or has ended well by now.
 func (l *link) dialAgain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now := time.Now(); now.Sub(l.dialed) >= dialInterval {
+	if now := time.Now(); l.open.Load() == nil && now.Sub(l.dialed) >= dialInterval {
 		l.dialed = now
 		l.dial()
 	}

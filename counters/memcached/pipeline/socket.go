@@ -108,6 +108,25 @@ func newSocket(conn net.Conn, e endpoint, timeout time.Duration, running *sync.W
 // inFlight returns the number of requests without a reply. s.mu is held.
 func (s *socket) inFlight() int { return len(s.queue) + len(s.sent) + s.inBatch }
 
+// check returns an error when the connection has ended while nobody reads. s.mu is held.
+func (s *socket) check() error {
+	if s.inFlight() > 0 || !s.unread.Load() {
+		return nil
+	}
+	return s.raw.check()
+}
+
+// isOpen reports whether the connection isn't lost.
+func (s *socket) isOpen() bool {
+	s.mu.Lock()
+	err := s.check()
+	s.mu.Unlock()
+	if err != nil {
+		s.fail(err)
+	}
+	return err == nil
+}
+
 // send queues r and sees to it that it is written. While the socket is full it
 // waits until r's deadline. It returns false when the socket was lost before.
 func (s *socket) send(r *request) (bool, error) {
@@ -132,12 +151,10 @@ func (s *socket) send(r *request) (bool, error) {
 		return false, nil
 	}
 	alone := s.inFlight() == 0
-	if alone && s.unread.Load() {
-		if err := s.raw.check(); err != nil {
-			s.mu.Unlock()
-			s.fail(err)
-			return false, nil
-		}
+	if err := s.check(); err != nil {
+		s.mu.Unlock()
+		s.fail(err)
+		return false, nil
 	}
 	s.queue = append(s.queue, r)
 	s.queued += len(r.text)
