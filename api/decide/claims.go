@@ -94,14 +94,28 @@ func (c *Claims) outcome(q *claim, id []byte, now counters.State, first bool, er
 	if err == nil {
 		return first || bytes.Equal(now.Value, id), nil
 	}
+	known := func(err error) {
+		switch {
+		case err == nil:
+			c.Late.Go(q.by.late)
+		case !errors.Is(err, counters.ErrNotSent) && !errors.Is(err, counters.ErrRefused):
+			c.Late.Go(func() { c.askAgain(q, id) })
+		}
+	}
 	if unanswered := (*counters.Unanswered)(nil); errors.As(err, &unanswered) {
-		unanswered.WhenKnown(func(err error) {
-			if err == nil {
-				c.Late.Go(q.by.late)
-			}
-		})
+		unanswered.WhenKnown(known)
+	} else {
+		known(err)
 	}
 	return false, &Unclaimed{err}
+}
+
+// askAgain does what q is for if id is at its key: the connection was cut before the answer, and
+// whoever claims it from now on is told that it was done.
+func (c *Claims) askAgain(q *claim, id []byte) {
+	if now, err := c.Store.Load(context.Background(), q.key); err == nil && bytes.Equal(now.Value, id) {
+		q.by.late()
+	}
 }
 
 // made reports whether somebody has made the claim of that key, as far as the store tells.

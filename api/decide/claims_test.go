@@ -51,3 +51,31 @@ func TestAClaimThatIsSentTwiceIsTheFirst(t *testing.T) {
 		assert.Equal(t, []bool{want, want, want}, first)
 	}
 }
+
+// A cutStore does what it is asked, and its connection is cut before the answer.
+type cutStore struct{ counters.StateStore }
+
+func (s cutStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	_, _, _ = s.StateStore.Swap(ctx, key, old, value, ttl)
+	return counters.State{}, false, counters.ErrUnavailable
+}
+
+// doneLate counts how often what was claimed is done late.
+type doneLate struct{ times int }
+
+func (d *doneLate) late() { d.times++ }
+
+// Whoever claims again what was claimed when a connection was cut is told that it was done, so
+// it is.
+func TestAClaimWhoseAnswerIsCutOff(t *testing.T) {
+	store, done := memory.New(nil), new(doneLate)
+	c := Claims{Store: cutStore{store}, Late: new(counters.Goroutines)}
+	_, err := c.claim(t.Context(), claim{"k", time.Minute, done})
+	assert.ErrorIs(t, err, counters.ErrUnavailable)
+	c.Late.Wait()
+	c.Store = store
+	first, err := c.claim(t.Context(), claim{"k", time.Minute, done})
+	assert.NoError(t, err)
+	assert.False(t, first)
+	assert.Equal(t, 1, done.times)
+}
