@@ -353,7 +353,10 @@ func (t *additions) end(c *session, p *piece, j int, failed func(command int) er
 func (c *session) added(p *piece, a counters.Addition, command int) counters.Added {
 	copy(a.Counts, p.counts[p.dealt:])
 	p.dealt += len(a.Read)
-	unread := cmp.Or(p.unread, checkCounts(a.Read, a.Counts))
+	var unread error // what others read is theirs
+	if len(a.Read) > 0 {
+		unread = cmp.Or(p.unread, checkCounts(a.Read, a.Counts))
+	}
 	if a.Key == "" {
 		return counters.Added{Err: c.translate(unread)}
 	}

@@ -2,6 +2,7 @@ package memcached
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -96,4 +97,32 @@ func TestALateErrorOfAProxyTellsNothing(t *testing.T) {
 			require.NoError(t, s.Close())
 		})
 	}
+}
+
+// What couldn't be read for one addition fails no other one that reads nothing.
+func TestAReadingThatFailsIsItsOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := openScripted(t, func(command string) string {
+			if strings.HasPrefix(command, "get") {
+				return "SERVER_ERROR timeout\r\n"
+			}
+			return "1\r\n"
+		})
+		keys := []string{"weir:p/l:1000:reads_1", "weir:p/l:1000:counts_1"}
+		errs := make([]error, len(keys))
+		s.AddMany(context.Background(), keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+			a := counters.Addition{Key: keys[i], Delta: 1, TTL: time.Minute, Have: true}
+			if i == 0 {
+				a.Read, a.Counts = []string{"weir:p/l:1000:reads_reset"}, make([]int64, 1)
+			}
+			return append(to, a), counters.Now
+		}, func(i int, added []counters.Added, err error) bool {
+			errs[i] = cmp.Or(err, added[0].Err)
+			return false
+		})
+		assert.ErrorIs(t, errs[0], counters.ErrUnavailable)
+		assert.NoError(t, errs[1])
+		require.NoError(t, s.Close())
+	})
 }
