@@ -26,7 +26,7 @@ const (
 	formatLeakyBucket byte = 0x93
 	formatSlidingLog  byte = 0xa2
 	formatCountingLog byte = 0xc2
-	formatOrigin      byte = 0xb2
+	formatOrigin      byte = 0xb3
 )
 
 // isNewer reports whether a value is a state that a later version has written.
@@ -47,40 +47,21 @@ func isNewer(value []byte) bool {
 // one that was put back from a state that was put back by somebody who knew
 // less. The zero value is that of a state which was neither.
 type origin struct {
-	// Of what was in use before mark, Unix time in nanoseconds, only what the
-	// state has still is: the client was reset, or got something back. For the
-	// time marked, in whole milliseconds, more may be remembered somewhere.
-	mark   int64
-	marked time.Duration // 0: there is no mark
-	// reset is the last mark that is one of a reset, 0 if there is none: what was
-	// in use before that isn't put back even if the process that does so has
-	// never seen the mark.
+	// until is not 0 if the client was reset, or got something back: only until then, Unix
+	// time in nanoseconds, more may be remembered somewhere. It is later each time, and who
+	// remembers an earlier one puts nothing back.
+	until int64
+	// reset is the time of the last reset, before until; 0 if there was none: what was in use
+	// before that isn't put back even if the process that does so has never seen it.
 	reset int64
 	// putBack is a random number if the state was put back, else 0.
 	putBack uint32
 }
 
-// markAt returns o with a mark at a moment, but after the mark that it has, and
-// not for a shorter time.
-func (o origin) markAt(at int64, marked time.Duration) origin {
-	if o.marked > 0 {
-		at = max(at, o.mark+1)
-		marked = max(marked, o.left(time.Unix(0, at)))
-	}
-	return origin{at, (marked + time.Millisecond - 1).Truncate(time.Millisecond), o.reset, o.putBack}
-}
-
-// left returns for how long the mark still matters; 0 if it doesn't.
+// left returns for how long more may be remembered somewhere.
 func (o origin) left(now time.Time) time.Duration {
-	if passed := now.UnixNano(); passed > o.mark {
-		return o.marked - time.Duration(min(between(o.mark, passed), uint64(o.marked)))
-	}
-	return o.marked
-}
-
-// newer reports whether o has a mark, and the other none that is as late.
-func (o origin) newer(other origin) bool {
-	return o.marked > 0 && (other.marked == 0 || o.mark > other.mark)
+	passed := min(now.UnixNano(), o.until)
+	return time.Duration(min(between(passed, o.until), uint64(forever)))
 }
 
 // append appends o to data. A state follows.
@@ -88,13 +69,12 @@ func (o origin) append(data []byte) []byte {
 	if o == (origin{}) {
 		return data
 	}
-	data = binary.BigEndian.AppendUint64(append(data, formatOrigin), uint64(o.mark))
-	data = binary.AppendUvarint(data, uint64(o.marked/time.Millisecond))
+	data = binary.BigEndian.AppendUint64(append(data, formatOrigin), uint64(o.until))
 	data = binary.AppendUvarint(data, uint64(o.putBack))
 	if o.reset == 0 {
 		return binary.AppendUvarint(data, 0)
 	}
-	return binary.AppendUvarint(data, between(o.reset, o.mark)+1)
+	return binary.AppendUvarint(data, between(o.reset, o.until)+1)
 }
 
 // cutOrigin returns the origin that data begins with, and the state that
@@ -104,14 +84,13 @@ func cutOrigin(data []byte) (o origin, state []byte, err error) {
 		return origin{}, data, nil
 	}
 	in := reader{rest: data[1:]}
-	at, ms, putBack, since := in.time(), in.uvarint(), in.uvarint(), in.uvarint()
-	if in.wrong || ms > uint64(forever/time.Millisecond) || putBack > math.MaxUint32 ||
-		ms == 0 && (at != 0 || since != 0 || putBack == 0) || since > between(math.MinInt64, at) {
+	until, putBack, since := in.time(), in.uvarint(), in.uvarint()
+	if in.wrong || until < 0 || putBack > math.MaxUint32 || until == 0 && putBack == 0 || since > uint64(until) {
 		return origin{}, nil, errForeignState
 	}
-	o = origin{mark: at, marked: time.Duration(ms) * time.Millisecond, putBack: uint32(putBack)}
+	o = origin{until: until, putBack: uint32(putBack)}
 	if since > 0 {
-		o.reset = at - int64(since-1)
+		o.reset = until - int64(since-1)
 	}
 	return o, in.rest, nil
 }

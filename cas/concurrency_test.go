@@ -55,9 +55,9 @@ func TestARenewalThatTheStoreDidNotAnswer(t *testing.T) {
 	assert.True(t, d.Allowed, "then it has ended")
 }
 
-// A refund carries the time of what it gives back, which may be long ago: a mark that has
-// run out since isn't missing, and what was renewed isn't put back.
-func TestAnOldRefundTakesNoMarkForLost(t *testing.T) {
+// A refund carries the time of what it gives back, which may be long ago: what it
+// leaves in the origin and has run out since isn't missing, and what was renewed isn't put back.
+func TestAnOldRefundTakesNothingForLost(t *testing.T) {
 	store := memory.New(nil)
 	one, ask := inFlight(t, store, 2)
 	_, other := inFlight(t, store, 2)

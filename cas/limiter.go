@@ -126,11 +126,11 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 		if attempt >= resetAttempts { // later than what others have changed since
 			at = now.Add(f.cfg.Horizon() + f.cfg.ClockSkew)
 		}
-		next.origin = old.markAt(at.UnixNano(), f.marked(max(f.lasts(), f.ttl(used, r))))
-		next.origin.reset = next.origin.mark
-		next.value, next.ttl = f.encode(next.origin.append(nil), next.to), counters.TTL(next.origin.marked, f.cfg.Horizon())
+		next.origin = f.less(old, at.UnixNano(), max(f.lasts(), f.ttl(used, r)))
+		next.origin.reset = max(at.UnixNano(), old.reset+1)
+		next.value, next.ttl = f.encode(next.origin.append(nil), next.to), counters.TTL(next.origin.left(now), f.cfg.Horizon())
 		if attempt < resetAttempts {
-			// Of two resets the second has to have the later mark.
+			// Of two resets the second has to be the later one.
 			state, done, err = f.store.Swap(ctx, key, state, next.value, next.ttl)
 		} else if err = f.store.Put(ctx, key, next.value, next.ttl); err == nil {
 			state, err = f.store.Load(ctx, key)

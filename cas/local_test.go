@@ -266,9 +266,9 @@ func (by way) TestALateRequestIsConsumed(t *testing.T) {
 	}
 }
 
-// A faster clock drops the mark of a reset first: that is no loss of it. What was
+// A faster clock drops a reset first: that is no loss of it. What was
 // put back since is not from before it, though a slower clock has begun it.
-func (by way) TestTheMarkOfAResetExpiresByEveryClock(t *testing.T) {
+func (by way) TestAResetExpiresByEveryClock(t *testing.T) {
 	t.Parallel()
 	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {

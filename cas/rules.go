@@ -96,10 +96,11 @@ func (l *rules[S]) fill(s S, r counters.Request, others int64) S {
 	return s
 }
 
-// marked returns for how long a mark matters, of what may be remembered for the
-// given time.
-func (l *rules[S]) marked(lasts time.Duration) time.Duration {
-	return min(lasts, counters.MaxWindow) + l.cfg.Horizon() + l.cfg.ClockSkew
+// less returns o of a state that at a time, Unix nanoseconds, has less than one that lasts so
+// long, as the client was reset or got something back.
+func (l *rules[S]) less(o origin, at int64, lasts time.Duration) origin {
+	o.until = max(o.until+1, at+int64(min(lasts, counters.MaxWindow)+l.cfg.Horizon()+l.cfg.ClockSkew))
+	return o
 }
 
 // decoded returns the state that the store has, whose memory it takes over, and
@@ -177,23 +178,21 @@ func (l *rules[S]) wrote(state counters.State, next *transition[S], seen *snapsh
 	return read
 }
 
-// restore adds to seen what known has and the store has lost, unless a mark says that it was
-// taken out on purpose: by a reset, or by a refund. What it adds to gets a new putBack.
+// restore adds to seen what known has and the store has lost, unless it was taken out on
+// purpose since known was seen: by a reset, or by a refund. What it adds to gets a new putBack.
 func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
-	if !known.unexpired() || seen.origin.newer(known.origin) {
+	if !known.unexpired() || seen.origin.reset > known.origin.reset || seen.origin.until > known.origin.until {
 		return
 	}
 	generation, at := l.began(known.decoded)
 	present, since := l.began(seen.decoded)
-	latest := time.Unix(0, max(r.Now.UnixNano(), since)) // what was written since may have dropped a mark
-	if known.origin.newer(seen.origin) && known.origin.left(latest) > 0 {
+	latest := time.Unix(0, max(r.Now.UnixNano(), since)) // what was written since may have dropped a reset
+	if known.origin.until > seen.origin.until && known.origin.left(latest) > 0 {
 		if seen.lost = true; seen.origin.putBack != 0 && present <= known.origin.reset { // it is from before the reset
 			var initial S
 			seen.decoded, present, since = initial, 0, 0
 		}
-		putBack := seen.origin.putBack
-		seen.origin = known.origin
-		seen.origin.putBack = putBack
+		seen.origin.until, seen.origin.reset = known.origin.until, known.origin.reset
 	}
 	if present == generation && since >= at && seen.origin.putBack == known.origin.putBack {
 		return

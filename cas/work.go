@@ -250,14 +250,14 @@ func (w *work[S]) forOthers() int64 {
 	return next.othersDue + ledger.StandsFor(next.admitted, w.shareOf(w.a, next.latest)) - next.admitted
 }
 
-// tellNext has the next state be told of what is due. A refund leaves a mark in it, so that
-// nobody takes what it took out for lost.
+// tellNext has the next state be told of what is due. Its origin says if that takes something
+// out, so that nobody takes that for lost.
 func (w *work[S]) tellNext() {
 	next := &w.next
 	generation, at := w.began(next.to)
 	for _, d := range w.a.due {
 		if d.kind == back && generation != 0 && (d.generation == generation || w.leases != nil) {
-			next.origin = next.origin.markAt(at, w.marked(w.ttl(next.to, d.request())))
+			next.origin = w.less(next.origin, at, w.ttl(next.to, d.request()))
 		}
 	}
 	next.to = w.rules.tell(next.to, w.a.due...)

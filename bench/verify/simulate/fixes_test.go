@@ -199,9 +199,9 @@ var fixes = []fix{
 	{"a wrong clock makes a client wait for what has expired", "retry-after", takeOut{"cas/rules.go",
 		"	if at <= now+skew {\n",
 		"	if BUG || at <= now+skew {\n"}, nil},
-	{"a reset's mark ends before what is remembered", "reset", takeOut{"cas/limiter.go",
-		"counters.TTL(next.origin.marked, f.cfg.Horizon())\n",
-		"counters.TTL(next.origin.marked, f.cfg.Horizon())\n		if BUG {\n			next.ttl = time.Second\n		}\n"}, nil},
+	{"a reset ends before what is remembered", "reset", takeOut{"cas/limiter.go",
+		"counters.TTL(next.origin.left(now), f.cfg.Horizon())\n",
+		"counters.TTL(next.origin.left(now), f.cfg.Horizon())\n		if BUG {\n			next.ttl = time.Second\n		}\n"}, nil},
 
 	// Of buckets and logs, what is due.
 	{"what a process has consumed alone isn't in use", "bound", takeOut{"cas/account.go",

@@ -11,21 +11,21 @@ type header struct {
 	size       int    // in bytes, without the origin that may come first
 }
 
-// readHeader reads an origin, if there is one: a format, the time of a mark and
-// three varints; and a state: a format, a time, and by how much its generation
+// readHeader reads an origin, if there is one: a format, until when more may be remembered and
+// two varints; and a state: a format, a time, and by how much its generation
 // is before that.
 func readHeader(value []byte) (h header) {
-	const formatOrigin = 0xb2
+	const formatOrigin = 0xb3
 	if len(value) > 9 && value[0] == formatOrigin {
-		mark := int64(binary.BigEndian.Uint64(value[1:]))
-		var numbers [3]uint64 // for how long it is marked, putBack, and since when it is reset
+		until := int64(binary.BigEndian.Uint64(value[1:]))
+		var numbers [2]uint64 // putBack, and how long before until the last reset was, and 1
 		value = value[9:]
 		for i := range numbers {
 			number, n := binary.Uvarint(value)
 			numbers[i], value = number, value[max(0, n):]
 		}
-		if h.putBack = numbers[1]; numbers[2] > 0 {
-			h.reset = mark - int64(numbers[2]-1)
+		if h.putBack = numbers[0]; numbers[1] > 0 {
+			h.reset = until - int64(numbers[1]-1)
 		}
 	}
 	if h.size = len(value); h.size > 9 {
