@@ -389,10 +389,10 @@ func (b bucket) encode(data []byte, s bucketState) []byte {
 // clone returns s.
 func (b bucket) clone(s bucketState) bucketState { return s }
 
-// decode returns the state that encode made data of, in this format or the one before, in
-// which what was given back follows the generation; any other data is errForeignState.
+// decode returns the state that encode made data of, any other data is
+// errForeignState.
 func (b bucket) decode(data []byte) (bucketState, error) {
-	if len(data) == 0 || data[0] != b.format && data[0] != b.format-1 {
+	if len(data) == 0 || data[0] != b.format {
 		return bucketState{}, errForeignState
 	}
 	if len(data) == 1 {
@@ -400,9 +400,6 @@ func (b bucket) decode(data []byte) (bucketState, error) {
 	}
 	in := reader{rest: data[1:]}
 	t, age := in.time(), in.uvarint()
-	if data[0] != b.format {
-		in.uvarint()
-	}
 	ms, whole, part, total, debt := in.uvarint(), in.uvarint(), in.uvarint(), in.uvarint(), uint64(0)
 	if len(in.rest) > 0 {
 		debt = in.uvarint()

@@ -20,7 +20,7 @@ var errNewerState = fmt.Errorf("%w: cas: a newer version has written the client'
 
 // The first byte of an encoded state names its algorithm, and in its lower half the
 // version of its format. A version that changes a format counts that up, and reads the
-// one before. None is ASCII, so that a counter or a text is never taken for a state.
+// one before if that was released. None is ASCII, so that a counter or a text is never taken for a state.
 const (
 	formatTokenBucket byte = 0x83
 	formatLeakyBucket byte = 0x93
