@@ -330,16 +330,16 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	for j, f := range flights {
 		switch {
 		case certain && i == j:
-			a.did(l, f)
+			a.ended(l, f, ledger.Done)
 		case i < 0 || !certain && has(f): // others may have written
 			for _, t := range f.told {
 				a.strike(t.debt)
 			}
 			if f.outcome == ledger.Unknown {
-				f.forget(l)
+				a.ended(l, f, ledger.Unknown)
 			}
 		default:
-			a.undone(l, f)
+			a.ended(l, f, ledger.NotDone)
 		}
 	}
 }
@@ -347,61 +347,56 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 // learn notes what has become of a flight without an answer.
 func (a *account[S]) learn(l *rules[S], f *flight[S], o ledger.Outcome) {
 	f.outcome = o
-	i := slices.Index(a.flights, f)
-	switch {
-	case o == ledger.NotDone:
-		if i >= 0 {
-			a.flights = slices.Delete(a.flights, i, i+1)
+	if i := slices.Index(a.flights, f); i >= 0 {
+		if o != ledger.NotDone { // a state that is seen may tell more
+			return
 		}
-		a.undone(l, f)
-	case i >= 0: // a state that is seen may tell more
-	case o == ledger.Unknown:
-		f.forget(l)
-	default:
-		a.did(l, f)
+		a.flights = slices.Delete(a.flights, i, i+1)
 	}
+	a.ended(l, f, o)
 }
 
 // noneDone notes that no flight without an answer was done.
 func (a *account[S]) noneDone(l *rules[S]) {
 	for _, f := range a.flights {
-		a.undone(l, f)
+		a.ended(l, f, ledger.NotDone)
 	}
 	a.flights = nil
 }
 
-// did notes that a flight was done. What was refused of it is given back.
-func (a *account[S]) did(l *rules[S], f *flight[S]) {
-	for _, t := range f.told {
-		d := t.debt
-		d.outcome = ledger.Done
-		if d.generation != f.generation && l.leases == nil { // it is refunded as if nothing had been in the bucket before it
-			d.generation, d.remaining, d.position = f.generation, counters.MaxLimit, 0
-		}
-		a.strike(d)
-		if t.cost > d.cost && d.kind == admitted {
-			refused := d.giveBack(t.cost - d.cost)
-			refused.renews = d.renews
-			a.owe(l, refused)
-		}
-	}
-	f.told = nil
-}
-
-// undone notes that a flight wasn't done, nor will be. What isn't part of another
-// one is due, unless the client was reset since.
-func (a *account[S]) undone(l *rules[S], f *flight[S]) {
+// ended notes that a flight was done, that it wasn't and won't be, or that nobody will know. What
+// was refused of one that was done is given back; what wasn't done, and isn't part of another
+// one, is due, unless the client was reset since.
+func (a *account[S]) ended(l *rules[S], f *flight[S], o ledger.Outcome) {
 	reset := a.last.origin.reset
 	for _, t := range f.told {
 		d := t.debt
-		if d.flights--; d.flights > 0 || d.cost == 0 || d.outcome == ledger.Done {
-			continue
-		}
-		if d.overByReset(reset + int64(l.cfg.ClockSkew)) {
-			d.cost = 0
-			a.strike(d)
-		} else {
-			a.owe(l, d)
+		refused := t.cost > d.cost && d.kind == admitted
+		switch {
+		case o == ledger.Unknown:
+			if d.outcome = max(d.outcome, o); refused || d.kind == back {
+				l.cfg.RefundFailed()
+			}
+		case o == ledger.Done:
+			d.outcome = o
+			if d.generation != f.generation && l.leases == nil { // it is refunded as if nothing had been in the bucket before it
+				d.generation, d.remaining, d.position = f.generation, counters.MaxLimit, 0
+			}
+			if a.strike(d); refused {
+				over := d.giveBack(t.cost - d.cost)
+				over.renews = d.renews
+				a.owe(l, over)
+			}
+		default:
+			if d.flights--; d.flights > 0 || d.cost == 0 || d.outcome == ledger.Done {
+				continue
+			}
+			if d.overByReset(reset + int64(l.cfg.ClockSkew)) {
+				d.cost = 0
+				a.strike(d)
+			} else {
+				a.owe(l, d)
+			}
 		}
 	}
 	f.told = nil
@@ -417,7 +412,7 @@ func (a *account[S]) unanswered(l *rules[S], f *flight[S], o ledger.Outcome) {
 	if len(a.flights) < mostFlights {
 		a.flights = append(a.flights, f)
 	} else {
-		a.undone(l, f)
+		a.ended(l, f, ledger.NotDone)
 	}
 }
 
@@ -469,14 +464,4 @@ func (f *flight[S]) unlike(l *rules[S], before, seen S) bool {
 	_, from := l.began(before)
 	_, at := l.began(seen)
 	return from < at && at == f.latest
-}
-
-// forget notes that nobody will know what has become of the flight.
-func (f *flight[S]) forget(l *rules[S]) {
-	for _, t := range f.told {
-		if t.debt.outcome = max(t.debt.outcome, ledger.Unknown); t.cost > t.debt.cost && t.debt.kind == admitted || t.debt.kind == back {
-			l.cfg.RefundFailed()
-		}
-	}
-	f.told = nil
 }

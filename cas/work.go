@@ -385,7 +385,7 @@ func (w *work[S]) forestalled() bool {
 func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	w.expectOthers()
 	if f != nil && !w.swapped {
-		w.a.undone(&w.rules, f)
+		w.a.ended(&w.rules, f, ledger.NotDone)
 	}
 	if w.swapped {
 		return w.afterSwap(f)
@@ -421,7 +421,7 @@ func (w *work[S]) afterSwap(f *flight[S]) (read time.Time) {
 		w.book.Note(&a.share, own, own)
 	}
 	a.noneDone(l) // as what they were to replace was there
-	a.did(l, f)
+	a.ended(l, f, ledger.Done)
 	a.saw(l, &seen) // the client may have been reset right behind it
 	return read
 }
@@ -454,7 +454,7 @@ func (w *work[S]) fail(f *flight[S]) {
 		err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	case ledger.OutcomeOf(err) == ledger.NotDone:
 		w.escaped = true
-		w.a.undone(&w.rules, f)
+		w.a.ended(&w.rules, f, ledger.NotDone)
 	default:
 		if late := (*counters.Unanswered)(nil); errors.As(err, &late) {
 			outcome = ledger.Pending
@@ -498,7 +498,7 @@ func (w *work[S]) answer(err error) {
 }
 
 // abandoned gives back what the store has consumed for a caller that has left. If that has
-// decided alone since, its call isn't in the flight any more, and did has settled it.
+// decided alone since, its call isn't in the flight any more, and ended has settled it.
 func (w *work[S]) abandoned(call *call[S]) {
 	w.escaped = true
 	if !w.swapped || call.Request.Kind != ledger.Takes || !call.Result.Allowed {
