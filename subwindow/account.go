@@ -454,18 +454,20 @@ func (a *account) forgo(asked due, value int64) {
 }
 
 // noteRead notes that the slot of flights was read: what it has beyond what was before them is
-// taken for theirs, and isn't due any more.
-func (a *account) noteRead(bucket, value int64) {
+// taken for theirs, and isn't due any more. It reports whether that is anything.
+func (a *account) noteRead(bucket, value int64) (counted bool) {
 	for _, f := range a.flights() {
 		if f.bucket != bucket || f.seen {
 			continue
 		}
 		f.seen, f.in = true, max(0, min(f.sum, value-f.before))
+		counted = counted || f.in > 0
 		if f.outcome.Certain() { // nothing of it is due any more
 			continue
 		}
 		a.owe(bucket, -f.presumed(), 0)
 	}
+	return counted
 }
 
 // mayHave returns the most that the store can have in a slot, in which it is known to

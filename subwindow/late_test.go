@@ -542,3 +542,27 @@ func (s *knownStore) Add(ctx context.Context, a counters.Addition) (int64, error
 	}
 	return 0, &counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(err error)) { f(nil) }}
 }
+
+// What was admitted alone, and is counted when others rely on the slot already, they read anew,
+// also if the connection was cut and nobody is told that it is counted.
+func (by way) TestOthersSeeWhatIsCountedLateAndNeverTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 50 * time.Millisecond
+		store := &lateStore{Store: memory.New(nil)}
+		w := newWindow(t, time.Minute, 60, true)
+		o := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: timeout}
+		here, there := by.newLimiterWith(t, store, w, o), by.newLimiterWith(t, store.Store, w, o)
+		time.Sleep(980 * time.Millisecond)
+		require.True(t, take(t, here, time.Now(), 1, 10).Allowed)
+		store.late.Store(true)
+		require.True(t, takeAnyway(t, here, request(time.Now(), 2, 10))) // alone
+		store.late.Store(false)
+		time.Sleep(2 * timeout)
+		require.EqualValues(t, 8, take(t, there, time.Now(), 1, 10).Remaining)
+		lost(store.tell[0])
+		require.EqualValues(t, 5, take(t, here, time.Now(), 1, 10).Remaining)
+		time.Sleep(2 * time.Second)
+		assert.EqualValues(t, 4, take(t, there, time.Now(), 1, 10).Remaining)
+	})
+}

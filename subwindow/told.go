@@ -73,8 +73,8 @@ func (w *work) fillSlots() {
 	}
 	for i, bucket := range w.buckets {
 		missing := w.see(bucket, read[i], bucket >= w.lasting, 0)
-		if w.all {
-			a.noteRead(bucket, read[i])
+		if w.all && a.noteRead(bucket, read[i]) {
+			a.pastChanged = a.pastChanged || w.mayBeFinal(bucket) // it may have been counted late
 		}
 		switch {
 		case missing == 0:
