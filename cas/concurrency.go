@@ -157,12 +157,11 @@ func (p places) without(s logState, a, cost int64) (rest logState, found int64) 
 func (p places) charge(s logState, debts ...*debt) logState {
 	for _, d := range debts {
 		s = p.live(s, d.request())
-		at, renewed := cmp.Or(d.position, d.now), false
-		if d.renews != 0 {
-			before, held := p.find(s, at)
-			if renewed = held > 0; renewed {
-				at = max(at, before) // as of a renewal that was told before
-			}
+		at := cmp.Or(d.position, d.now)
+		before, held := p.find(s, at)
+		renewed := held > 0 && (d.renews != 0 || before > at)
+		if held > 0 {
+			at = max(at, before) // as of a renewal that was told before
 		}
 		if s.time = max(s.time, at); !outside(at, s.time, p.window) {
 			s.forget(max(0, s.used+d.cost-mostLogged))

@@ -466,3 +466,21 @@ func TestARenewalIsNotDecidedByWhatWasReadBeforeIt(t *testing.T) {
 		assert.True(t, (<-renewed).Allowed)
 	})
 }
+
+// A lease that an instance has admitted alone, and couldn't tell the store of yet, takes one place,
+// also if another instance has renewed it before, and whoever gives it back frees that.
+func TestALeaseTakenAloneIsRenewedElsewhere(t *testing.T) {
+	p := newHolders(t, 2, 4)
+	begin := time.Now()
+	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
+	p[0].store.Fail(limitertest.ErrUnsent)
+	held := p[0].take(at(0), 0)
+	require.True(t, held.Allowed)
+	renewed := p[1].take(at(20), held.Receipt.Position)
+	require.True(t, renewed.Allowed)
+	p[0].store.Fail(nil)
+	p[0].l.Flush()
+	assert.EqualValues(t, 3, p[1].remain(at(21)))
+	p[1].release(at(22), renewed)
+	assert.EqualValues(t, 4, p[1].remain(at(23)))
+}
