@@ -318,27 +318,34 @@ func TestLostPlacesCountAgainWhenTheyAreRenewed(t *testing.T) {
 // store was told of it. It is free a moment after that was told, and not a lease later.
 func TestAPlaceIsGivenBackBeforeTheStoreWasToldOfIt(t *testing.T) {
 	t.Parallel()
-	for _, renewed := range []bool{false, true} {
-		on, now := newMemcached(t), &clock{time: epoch}
-		p := func() *policy.Policy { return newPolicy("llm", places("in-flight", 3, time.Minute)) }
-		admits, settles := anInstance(on, now, p()), anInstance(on, now, p())
-		var r result
-		if renewed {
-			r = admits.acquire(t)
-			now.at(time.Second)
-		}
-		admits.store.failWith(limitertest.ErrUnsent)
-		if renewed {
-			r = admits.renewAt(t, r.Receipt)
-		} else {
-			r = admits.acquire(t)
-			require.True(t, r.Allowed && r.Degraded, r.Body)
-		}
-		require.Equal(t, http.StatusOK, settles.release(t, r.Receipt).Code)
-		admits.store.failWith(nil)
-		admits.tells()
-		for _, by := range []*service{admits, settles} {
-			assert.Eventually(t, func() bool { return by.remains(t) == 3 }, 10*time.Second, 10*time.Millisecond, "renewed: %v", renewed)
-		}
+	for _, name := range []string{"taken", "renewed", "taken, and renewed elsewhere"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			on, now := newMemcached(t), &clock{time: epoch}
+			p := func() *policy.Policy { return newPolicy("llm", places("in-flight", 3, time.Minute)) }
+			admits, settles := anInstance(on, now, p()), anInstance(on, now, p())
+			var r result
+			if name == "renewed" {
+				r = admits.acquire(t)
+				now.at(time.Second)
+			}
+			admits.store.failWith(limitertest.ErrUnsent)
+			if name == "renewed" {
+				r = admits.renewAt(t, r.Receipt)
+			} else {
+				r = admits.acquire(t)
+				require.True(t, r.Allowed && r.Degraded, r.Body)
+			}
+			if name == "taken, and renewed elsewhere" {
+				now.at(time.Second)
+				r = settles.renewAt(t, r.Receipt)
+			}
+			require.Equal(t, http.StatusOK, settles.release(t, r.Receipt).Code)
+			admits.store.failWith(nil)
+			admits.tells()
+			for _, by := range []*service{admits, settles} {
+				assert.Eventually(t, func() bool { return by.remains(t) == 3 }, 10*time.Second, 10*time.Millisecond)
+			}
+		})
 	}
 }

@@ -60,7 +60,9 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 			err = ErrLost
 		default:
 			if renewed = append(renewed, c); c.Consumed() { // else on_store_error allows, and the lease that there is goes on
+				alone := l.Alone // and the store may not have been told of that yet
 				*l = c.reserved(l.Name)
+				l.Alone = l.Alone || alone
 				l.Position = cmp.Or(l.Position, now.UnixNano())
 			}
 		}
