@@ -155,3 +155,16 @@ func (by way) TestWhatIsPendingStandsForItself(t *testing.T) {
 	d = take(t, l, at("12:00:51"), 300, limit)
 	assert.True(t, d.Allowed, "by a store that answers: %+v", d)
 }
+
+// The store is told of each client that is remembered, however few these are to be.
+func (by way) TestFewClientsAreToldToo(t *testing.T) {
+	store := memory.New(nil)
+	w := newWindow(t, time.Minute, 60, true)
+	l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: -1})
+	now := at("12:00:01")
+	d, err := l.TakeLocal(request(now, 3, 10), counters.ErrNotSent)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	l.Flush()
+	assert.EqualValues(t, 3, used(t, store, w, now))
+}

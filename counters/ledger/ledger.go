@@ -97,8 +97,9 @@ const fewestClients = 32
 
 // Open makes b the book of a limiter. The options have no zero values.
 func (b *Book[A]) Open(c Config[A]) {
+	c.Clients = max(fewestClients, c.Clients)
 	b.config = c
-	b.clients = cache.New[Record[A]](max(fewestClients, c.Clients))
+	b.clients = cache.New[Record[A]](c.Clients)
 	b.combiner = combiner.New(b.lead)
 	b.owing = reconcile.New(c.Clients, c.Options.Background, b.tellDue)
 	b.works.New = func() any { return c.NewWork() }
