@@ -117,7 +117,7 @@ func (w *work) tellDues() bool {
 		w.additions = append(w.additions, addition)
 		a.pastChanged = a.pastChanged || w.mayBeFinal(d.bucket)
 	}
-	if a.pastChanged && (len(w.dues) > 0 || !w.toldOthers) {
+	if a.pastChanged && (len(w.dues) > 0 || !w.untellable) {
 		w.additions = append(w.additions, w.change(a, w.now))
 	}
 	return len(w.additions) > 0

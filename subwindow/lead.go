@@ -22,7 +22,7 @@ const mostSteps = 64
 func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledger.Batch[account]) {
 	w.a, w.calls = a, batch.Calls()
 	w.deadline, _ = ctx.Deadline()
-	w.pending, w.lost, w.counted, w.toldOthers, w.repairs, w.flown = w.pending[:0], w.lost[:0], false, false, false, nil
+	w.pending, w.lost, w.counted, w.untellable, w.repairs, w.flown = w.pending[:0], w.lost[:0], false, false, false, nil
 	w.name(a, client)
 	w.nextSlot()
 }

@@ -24,47 +24,64 @@ import (
 // when others rely on the slot they read anew, though its caller has left and was admitted alone.
 func (by way) TestOthersSeeWhatIsCountedLateForWhoHasLeft(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const timeout = 50 * time.Millisecond
-		inner, before := memory.New(nil), func() {}
-		store := &faultyStore{Store: inner, fault: func(operation, key string) error {
-			if operation == "add" && !strings.HasSuffix(key, "_reset") {
-				before()
-			}
-			return nil
-		}}
-		w := newWindow(t, time.Minute, 60, true)
-		o := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: timeout}
-		here, there := by.newLimiterWith(t, store, w, o), by.newLimiterWith(t, inner, w, o)
-		time.Sleep(980 * time.Millisecond)
-		held := make(chan struct{})
-		before = func() { <-held }
-		go take(t, here, time.Now(), 1, 10) // others wait for it
-		synctest.Wait()
-		r := request(time.Now(), 2, 10)
-		go func() {
-			_, err := here.Limiter.Take(t.Context(), r)
-			assert.ErrorIs(t, err, context.DeadlineExceeded)
-			_, err = here.TakeLocal(r, err)
-			assert.NoError(t, err)
-		}()
-		_, err := here.TakeLocal(r, counters.ErrNotSent)
-		require.NoError(t, err)
-		go here.Flush()
-		synctest.Wait()
-		told := false
-		before = func() {
-			if told {
-				time.Sleep(3 * timeout)
-			}
-			told = true
+	for _, fails := range []bool{false, true} { // the check before: then what is due is told by the next leader
+		synctest.Test(t, func(t *testing.T) { by.testOthersSeeWhatIsCountedLateForWhoHasLeft(t, fails) })
+	}
+}
+
+func (by way) testOthersSeeWhatIsCountedLateForWhoHasLeft(t *testing.T, fails bool) {
+	const timeout = 50 * time.Millisecond
+	inner, before := memory.New(nil), func() error { return nil }
+	store := &faultyStore{Store: inner, fault: func(operation, key string) error {
+		if operation == "add" && !strings.HasSuffix(key, "_reset") {
+			return before()
 		}
-		close(held)
-		time.Sleep(2 * timeout)
-		require.EqualValues(t, 6, take(t, there, time.Now(), 1, 10).Remaining)
-		time.Sleep(2 * time.Second)
-		assert.EqualValues(t, 3, take(t, there, time.Now(), 1, 10).Remaining)
-	})
+		return nil
+	}}
+	w := newWindow(t, time.Minute, 60, true)
+	o := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: timeout}
+	here, there := by.newLimiterWith(t, store, w, o), by.newLimiterWith(t, inner, w, o)
+	time.Sleep(980 * time.Millisecond)
+	held := make(chan struct{})
+	before = func() error {
+		if <-held; fails {
+			return counters.ErrNotSent
+		}
+		return nil
+	}
+	go func() { // others wait for it
+		_, err := here.Take(t.Context(), request(time.Now(), 1, 10))
+		assert.Equal(t, fails, err != nil)
+	}()
+	synctest.Wait()
+	r := request(time.Now(), 2, 10)
+	go func() {
+		_, err := here.Limiter.Take(t.Context(), r)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = here.TakeLocal(r, err)
+		assert.NoError(t, err)
+	}()
+	_, err := here.TakeLocal(r, counters.ErrNotSent)
+	require.NoError(t, err)
+	go here.Flush()
+	synctest.Wait()
+	told := false
+	before = func() error {
+		if told {
+			time.Sleep(3 * timeout)
+		}
+		told = true
+		return nil
+	}
+	close(held)
+	time.Sleep(80 * time.Millisecond)
+	left := int64(7)
+	if !fails {
+		left--
+	}
+	require.EqualValues(t, left, take(t, there, time.Now(), 1, 10).Remaining)
+	time.Sleep(counters.MaxStaleness + time.Millisecond)
+	assert.EqualValues(t, left-3, take(t, there, time.Now(), 1, 10).Remaining)
 }
 
 // A caller whose time is over while its leader works is answered by the process

@@ -166,12 +166,14 @@ func (w *work) duesTold() (err error) {
 	if n == len(w.additions) || err != nil {
 		return err
 	}
-	w.toldOthers = true // or it can't be done now
-	if told := w.added[n]; told.Err == nil {
-		a.pastChanged = false
-		if told.Count-w.additions[n].Delta == a.generation {
-			a.generation = told.Count // nobody else has changed anything
-		}
+	told := w.added[n]
+	if told.Err != nil {
+		w.untellable = true
+		return nil
+	}
+	a.pastChanged = false
+	if told.Count-w.additions[n].Delta == a.generation {
+		a.generation = told.Count // nobody else has changed anything
 	}
 	return nil
 }

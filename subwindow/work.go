@@ -28,7 +28,7 @@ type work struct {
 	counted    bool
 	again      bool    // the process has asked in this slot before
 	upToDate   bool    // the store has said all there is to know of the pending calls
-	toldOthers bool    // that the past has changed, or tried to
+	untellable bool    // others couldn't be told that the past has changed
 	spare      *flight // that nobody else has seen
 	step       step
 	all        bool // final slots are read too

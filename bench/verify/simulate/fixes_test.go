@@ -253,7 +253,7 @@ var fixes = []fix{
 		"	if renewed && !BUG {\n"}, nil},
 }
 
-// Without any of the fixes, its bug is seen within two thousand seeds.
+// Without any of the fixes, its bug is seen by the seed that is written down, or within two thousand.
 func TestFixesAreNeeded(t *testing.T) {
 	t.Parallel()
 	for _, fix := range fixes {
