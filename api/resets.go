@@ -19,7 +19,8 @@ type lateResets struct {
 	asked map[lateReset]time.Time
 }
 
-// add has r wait, unless too many others do. It reports whether r waits.
+// add has r wait, unless too many others do. It reports whether r waits. Of several resets of a
+// client the latest does, whichever has failed first.
 func (l *lateResets) add(r lateReset, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,7 +30,9 @@ func (l *lateResets) add(r lateReset, now time.Time) bool {
 	if l.asked == nil {
 		l.asked = make(map[lateReset]time.Time)
 	}
-	l.asked[r] = now
+	if now.After(l.asked[r]) {
+		l.asked[r] = now
+	}
 	return true
 }
 

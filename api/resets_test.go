@@ -83,6 +83,16 @@ func TestAResetIsNotDoneTwice(t *testing.T) {
 	s.denies(t, `{"policy":"api","client":"alice"}`)
 }
 
+// Of two resets that fail at the same time the later one waits, whichever failed first.
+func TestTheLatestResetWaits(t *testing.T) {
+	t.Parallel()
+	var l lateResets
+	r, later := lateReset{"api", "alice"}, epoch.Add(time.Second)
+	require.True(t, l.add(r, later))
+	require.True(t, l.add(r, epoch))
+	assert.Equal(t, later, l.waiting()[r])
+}
+
 // Those of policies that are gone have nothing to reset any more.
 func TestResetsThatWaitAreBounded(t *testing.T) {
 	t.Parallel()
