@@ -206,9 +206,9 @@ func readOverride(r *http.Request, d *decide.Decider) (o overrides.Override, las
 	if len(o.Reason) > overrides.MaxReasonBytes {
 		return o, 0, badRequest("reason is %d bytes long; at most %d are possible", len(o.Reason), overrides.MaxReasonBytes)
 	}
-	lasts, err = time.ParseDuration(text)
+	lasts, err = policy.ParseDuration(text)
 	if err != nil || lasts < overrides.MinTime || lasts > overrides.MaxTime {
-		return o, 0, badRequest("for is %q and must be how long it is to last, from %v to %v, such as \"10m\"", text, overrides.MinTime, overrides.MaxTime)
+		return o, 0, badRequest("for is %q and must be how long it is to last, from %v to %dd, such as \"10m\"", text, overrides.MinTime, overrides.MaxTime/(24*time.Hour))
 	}
 	return o, lasts, nil
 }

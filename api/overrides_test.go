@@ -136,8 +136,8 @@ func TestOverridesAreListed(t *testing.T) {
 	s := newServiceWith(func(cfg *Config) { cfg.Tokens = []Token{{Secret: "secret", Name: "alice"}} }, newPolicy("api", fixed("per-minute", 3, time.Minute)), newPolicy("gone", fixed("l", 1, time.Minute)))
 	auth := []string{"Authorization", "Bearer secret"}
 	s.clock.at(0)
-	put := s.do(t, http.MethodPut, "/v1/policies/api/overrides/a%2Fb", `{"limits":{"per-minute":7},"for":"2h","reason":"promised"}`, auth...)
-	want := `{"client":"a/b","limits":{"per-minute":7},"until":"` + epoch.Add(2*time.Hour).UTC().Format(time.RFC3339) + `","reason":"promised","by":"alice","revision":1749999600000}`
+	put := s.do(t, http.MethodPut, "/v1/policies/api/overrides/a%2Fb", `{"limits":{"per-minute":7},"for":"1d1h","reason":"promised"}`, auth...)
+	want := `{"client":"a/b","limits":{"per-minute":7},"until":"` + epoch.Add(25*time.Hour).UTC().Format(time.RFC3339) + `","reason":"promised","by":"alice","revision":1749999600000}`
 	require.JSONEq(t, want, put.Body)
 	assert.Equal(t, `"1749999600000"`, put.Header.Get("ETag"))
 	assert.JSONEq(t, want, s.do(t, http.MethodGet, "/v1/policies/api/overrides/a%2Fb", "", auth...).Body)
@@ -171,9 +171,11 @@ func TestWrongOverridesChangeNothing(t *testing.T) {
 		`{"limits":{},"for":"10m"}`:      `needs one of "blocked": true`,
 		`{"blocked":true,"exempt":true}`: `needs one of "blocked": true`,
 		`{"blocked":true,"limits":{"per-minute":1},"for":"1m"}`: `needs one of "blocked": true`,
-		`{"blocked":true}`:                                                        `for is "" and must be how long it is to last, from 1s to 720h0m0s`,
+		`{"blocked":true}`:                                                        `for is "" and must be how long it is to last, from 1s to 30d, such as "10m"`,
 		`{"blocked":true,"for":"0.5s"}`:                                           `for is "0.5s"`,
 		`{"blocked":true,"for":"721h"}`:                                           `for is "721h"`,
+		`{"blocked":true,"for":"30d1s"}`:                                          `for is "30d1s"`,
+		`{"blocked":true,"for":"-1h"}`:                                            `for is "-1h"`,
 		`{"blocked":true,"for":"soon"}`:                                           `for is "soon"`,
 		`{"blocked":true,"for":10}`:                                               `for must be a string`,
 		`{"blocked":1,"for":"1m"}`:                                                `blocked must be true or false`,

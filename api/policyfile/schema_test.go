@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"weir/api/policy"
 )
 
 const schemaFile = "../../deploy/policies.schema.json"
@@ -155,7 +157,7 @@ func TestSchemaHasTheLoadersBounds(t *testing.T) {
 	}
 	keys := schemaKinds(t)["limit"].Properties
 	for _, property := range []propertySchema{keys["window"], keys["lease"], schemaKinds(t)["policy"].Properties["settle_within"]} {
-		assert.Equal(t, durations.String(), property.Pattern)
+		assert.Equal(t, policy.Durations.String(), property.Pattern)
 	}
 	for _, wrong := range []string{
 		"algorithm: concurrency, limit: 1001, lease: 1m", "algorithm: concurrency, limit: 1, window: 1m", "algorithm: concurrency, limit: 1",

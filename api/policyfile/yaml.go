@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"weir/api/policy"
 )
 
 // A yamlReader reads the nodes of a YAML file into Go values, and collects all
@@ -232,7 +233,7 @@ func integer[T int | int64](r *yamlReader, name string, into *T, least, most T) 
 
 func (r *yamlReader) durationWithin(name string, into *time.Duration, least, most time.Duration) yamlKey {
 	return r.scalar(name, fmt.Sprintf("a duration from %s to %s", inWords(least), inWords(most)), func(n *yaml.Node) bool {
-		d, err := parseDuration(n.Value)
+		d, err := policy.ParseDuration(n.Value)
 		if err != nil || d < least || d > most {
 			return false
 		}
@@ -243,32 +244,10 @@ func (r *yamlReader) durationWithin(name string, into *time.Duration, least, mos
 
 func (r *yamlReader) duration(name string, into *time.Duration) yamlKey {
 	return r.scalar(name, "a duration such as 500ms, 1m, 24h or 7d", func(n *yaml.Node) bool {
-		d, err := parseDuration(n.Value)
+		d, err := policy.ParseDuration(n.Value)
 		*into = d
 		return err == nil
 	})
-}
-
-// durations are a Go duration without a sign, or days and one, as in 7d or
-// 1d12h.
-var durations = regexp.MustCompile(`^([0-9]+d)?(([0-9]+[.]?[0-9]*|[.][0-9]+)(h|m|s|ms|us|µs|ns))*$`)
-
-// parseDuration parses one of the durations.
-func parseDuration(s string) (time.Duration, error) {
-	if !durations.MatchString(s) {
-		return 0, fmt.Errorf("%q is not a duration", s)
-	}
-	days, rest, ok := strings.Cut(s, "d")
-	if !ok {
-		return time.ParseDuration(s)
-	}
-	n, err := strconv.ParseUint(days, 10, 16)
-	d := time.Duration(n) * 24 * time.Hour
-	if err != nil || rest == "" {
-		return d, err
-	}
-	more, err := time.ParseDuration(rest)
-	return d + more, err
 }
 
 // madeOf reports whether s has characters, and no others than these.
