@@ -306,6 +306,7 @@ func (c *config) check() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
+	require(c.listen != "", "-listen %q must be an address such as 127.0.0.1:8080", c.listen)
 	require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
 	_, err := sampleOf(c.decisionSample)
 	require(err == nil, "-decision-log-sample: %w", err)

@@ -247,6 +247,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-envoy-on-store-error 503", `-envoy-on-store-error "503" must be local, allow or deny`},
 		{"-grpc-max-connection-age -1s", "-grpc-max-connection-age -1s must not be negative"},
 		{"-listen 127.0.0.1:65536", `-listen "127.0.0.1:65536" has a port that is out of range; give one from 0 to 65535`},
+		{"-listen=", `-listen "" must be an address such as 127.0.0.1:8080`},
 		{"-listen :-1", `-listen ":-1" has a port that is out of range; give one from 0 to 65535`},
 		{"-listen [::1]:99999999999999999999", `-listen "[::1]:99999999999999999999" has a port that is out of range; give one from 0 to 65535`},
 		{"-store-timeout 5 -nonsense x -log-level loud -v", `invalid value "5" for flag -store-timeout: must be a duration such as 50ms or 10s` + "\n" +
