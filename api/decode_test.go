@@ -88,7 +88,7 @@ func TestBadChecksAreRefusedAndTouchNothing(t *testing.T) {
 		{"limit string", `{` + valid + `,"limits":{"per-minute":"100"}}`, "limits.per-minute must be a whole number"},
 		{"limit null", `{` + valid + `,"limits":{"per-minute":null}}`, "limits.per-minute must be a whole number"},
 		{"limit fraction", `{` + valid + `,"limits":{"per-minute":0.5}}`, "limits.per-minute is 0.5 and must be a whole number"},
-		{"limit unknown", `{` + valid + `,"limits":{"per-day":5}}`, `policy "api" has no limit "per-day"`},
+		{"limit unknown", `{` + valid + `,"limits":{"per-day":5}}`, `policy "api" has no limit "per-day"; GET /v1/policies/api lists them`},
 		{"limit 0", `{` + valid + `,"limits":{"per-minute":0}}`, `limits: "per-minute" is 0 and must be a whole number from 1 to 1000000000000`},
 		{"limit negative", `{` + valid + `,"limits":{"per-minute":-5}}`, `"per-minute" is -5`},
 		{"limit large", `{` + valid + `,"limits":{"per-minute":1000000000001}}`, "1000000000001 and must be a whole number from 1 to 1000000000000"},

@@ -178,7 +178,7 @@ func (d *Decider) newAnswer(q Check) (*Answer, error) {
 	}
 	for _, passed := range q.Limits {
 		if !slices.ContainsFunc(d.Limits, func(l policy.Limit) bool { return l.Name == passed.Name }) {
-			return nil, invalid("policy %q has no limit %q", d.Name, passed.Name)
+			return nil, invalid("policy %q has no limit %q; GET /v1/policies/%s lists them", d.Name, passed.Name, d.Name)
 		}
 	}
 	a := answers.Get().(*Answer)

@@ -81,11 +81,15 @@ func (r *exceptionReader) limitNamed(n *yaml.Node) policy.Limit {
 		if l.Name == n.Value {
 			return l
 		}
-		names = append(names, l.Name)
+		if l.Name != "" { // a limit with a mistake may have none
+			names = append(names, l.Name)
+		}
 	}
 	message := fmt.Sprintf("policy %q has no limit %q", r.policy.Name, n.Value)
 	if meant := didYouMean(n.Value, names); meant != "" {
 		message += "; " + meant
+	} else if len(names) > 0 {
+		message += "; it has " + strings.Join(names, ", ")
 	}
 	r.fail(n, "%s", message)
 	return policy.Limit{}

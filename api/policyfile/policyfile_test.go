@@ -397,7 +397,7 @@ func policyMistakes() []policyMistake {
 		{"client twice in other words", more("clients:", "  2001:db8::1: {}", "  2001:DB8:0::1/128: {}"), []string{
 			`6: client "2001:DB8:0::1/128" is the same as the one on line 5`}},
 		{"client without value", more("clients:", "  c:"), []string{`5: client "c" must be a mapping, keys with values; it is empty: indent its keys further`}},
-		{"client's unknown limit", more("clients:", "  c:", "    limits:", "      per-hour: 1"), []string{`7: policy "p" has no limit "per-hour"`}},
+		{"client's unknown limit", more("clients:", "  c:", "    limits:", "      per-hour: 1"), []string{`7: policy "p" has no limit "per-hour"; it has fixed-window`}},
 		{"client's bad limit", more("clients:", "  c: {limits: {fixed-window: none}}"), []string{`5: fixed-window "none" ` + badLimit}},
 		{"client exempt and blocked", more("clients:", "  c: {exempt: true, blocked: true}"), []string{`5: client "c" can't be both exempt and blocked`}},
 		{"client exempt by text", more("clients: {c: {exempt: 1}}"), []string{`4: exempt "1" must be true or false`}},
@@ -422,7 +422,7 @@ func policyMistakes() []policyMistake {
 		}},
 		{"route twice", more("routes:", "  - {method: post, path: /login, cost: 2}", "  - {path: /login, cost: 2}", "  - {method: POST, path: /Login, cost: 3}"), []string{
 			`7: policy "p" has a route POST /Login already, on line 5; upper and lower case make no difference`}},
-		{"route's unknown limit", more("routes:", "  - {path: /, limits: {per-hour: 1}}"), []string{`5: policy "p" has no limit "per-hour"`}},
+		{"route's unknown limit", more("routes:", "  - {path: /, limits: {per-hour: 1}}"), []string{`5: policy "p" has no limit "per-hour"; it has fixed-window`}},
 		{"route's bad limit", more("routes:", "  - {path: /, limits: {fixed-window: 0}}"), []string{`5: fixed-window "0" ` + badLimit}},
 		{"route's bad cost", more("routes:", "  - {path: /, cost: 1000000001}"), []string{`5: cost "1000000001" must be a whole number from 0 to 1000000000`}},
 		{"route that costs too much", more("routes:", "  - {path: /a, cost: 10}", "  - {path: /b, cost: 9}", "  - {path: /c, cost: 9, limits: {fixed-window: 8}}"), []string{
@@ -524,7 +524,7 @@ func policyMistakes() []policyMistake {
 			`10: window 1ms ` + badWindow,
 			`12: limit "x" ` + badLimit,
 			`13: mode "off" must be enforce or shadow`,
-			`15: policy "two" has no limit "none"`,
+			`15: policy "two" has no limit "none"; it has slow, fast`,
 		}},
 	}
 }
