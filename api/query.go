@@ -10,15 +10,36 @@ import (
 // onlyNumber returns the whole number that the parameter of that name is, or missing if there is
 // none. The error is a problem, of a number that isn't from 1 to most, or another parameter.
 func onlyNumber(c echo.Context, name string, missing, most int) (int, error) {
-	for other := range c.QueryParams() {
+	parameters, err := parametersOf(c)
+	if err != nil {
+		return 0, err
+	}
+	for other := range parameters {
 		if other != name {
 			return 0, badRequest("there is no parameter %q; there is %s", other, name)
 		}
 	}
-	if values := c.QueryParams()[name]; len(values) > 0 {
-		return wholeNumber(name, values[len(values)-1], most)
+	if text, ok := parameters[name]; ok {
+		return wholeNumber(name, text, most)
 	}
 	return missing, nil
+}
+
+// parametersOf returns the parameters of the query of c, whose error is a problem. c.QueryParams
+// leaves out what it can't read, so that a default would hold in its place.
+func parametersOf(c echo.Context) (map[string]string, error) {
+	query, err := url.ParseQuery(c.Request().URL.RawQuery)
+	if err != nil {
+		return nil, badRequest("the query can't be read: %v", err)
+	}
+	parameters := make(map[string]string, len(query))
+	for name, values := range query {
+		if len(values) > 1 {
+			return nil, badRequest("%s is given %d times and must be given once", name, len(values))
+		}
+		parameters[name] = values[0]
+	}
+	return parameters, nil
 }
 
 // wholeNumber returns the number that text is, the value of a parameter. The error is a problem.

@@ -226,6 +226,7 @@ func TestHistory(t *testing.T) {
 	require.Len(t, j.Decisions["allowed"], 300)
 	assert.NotContains(t, j.Decisions["allowed"], uint32(1))
 	requireProblem(t, s.do(t, http.MethodGet, "/v1/policies/api/history?second=4", ""), http.StatusBadRequest, `there is no parameter "second"; there is seconds`)
+	requireProblem(t, s.do(t, http.MethodGet, "/v1/policies/api/history?seconds=4;", ""), http.StatusBadRequest, `the query can't be read: invalid semicolon separator in query`)
 	requireProblem(t, s.do(t, http.MethodGet, "/v1/policies/api/history?seconds=", ""), http.StatusBadRequest, `seconds is "" and must be a whole number from 1 to 300`)
 }
 

@@ -50,8 +50,11 @@ func (s *Server) listTopClients(c echo.Context) error {
 		return err
 	}
 	by, scope, n := "denied", "instance", defaultTop
-	for name, values := range c.QueryParams() {
-		value := values[len(values)-1]
+	parameters, err := parametersOf(c)
+	if err != nil {
+		return err
+	}
+	for name, value := range parameters {
 		switch name {
 		case "by":
 			by = value
