@@ -259,15 +259,19 @@ func (o *Overrides) apply() {
 	}
 	if !end.IsZero() {
 		pause := func() time.Duration { return min(end.Sub(o.cfg.Now()), interval) } // as the clock may jump
-		o.end = time.AfterFunc(pause(), func() {
+		var timer *time.Timer
+		timer = time.AfterFunc(pause(), func() {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			if o.cfg.Now().Before(end) {
-				o.end.Reset(pause())
-			} else {
+			switch {
+			case o.end != timer: // it ran out before another took its place
+			case o.cfg.Now().Before(end):
+				timer.Reset(pause())
+			default:
 				o.apply()
 			}
 		})
+		o.end = timer
 	}
 }
 

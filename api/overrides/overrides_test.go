@@ -343,6 +343,25 @@ func TestOverridesEndWhenTheClockJumps(t *testing.T) {
 	})
 }
 
+// A timer that has run out while another change is made doesn't put that one's end off.
+func TestATimerOfBeforePutsNoEndOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		i := newInstance(memory.New(time.Now))
+		i.set(t, block(t, "long", time.Hour))
+		i.Overrides.mu.Lock()
+		time.Sleep(interval) // the timer waits for the lock
+		i.known.set(block(t, "short", interval/5), time.Now())
+		i.apply()
+		i.Overrides.mu.Unlock()
+		time.Sleep(interval / 5)
+		synctest.Wait()
+		assert.Equal(t, []string{"long"}, i.blocked())
+		_, err := i.Remove(t.Context(), "api", key(t, "long"), 0)
+		require.NoError(t, err)
+	})
+}
+
 func TestRevisions(t *testing.T) {
 	t.Parallel()
 	i := newInstance(memory.New(time.Now))
