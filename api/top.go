@@ -145,7 +145,7 @@ func (s *Server) Report() fleet.Report {
 		p := rates(checks)
 		p.MostAllowed.Clients = checks.Top("allowed").Top(math.MaxInt, now)
 		p.MostDenied.Clients = checks.Top("denied").Top(math.MaxInt, now)
-		if len(p.MostAllowed.Clients)+len(p.MostDenied.Clients) > 0 {
+		if p.Allowed+p.Denied > 0 || len(p.MostAllowed.Clients)+len(p.MostDenied.Clients) > 0 {
 			r.Policies[name] = p
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"weir/api/policy"
 	"weir/counters"
 	"weir/counters/memcachedtest"
+	"weir/counters/memory"
 )
 
 func TestTopNamesTheBusiestAndTheMostDenied(t *testing.T) {
@@ -192,4 +193,32 @@ func TestTopOfTheFleetIsTheSum(t *testing.T) {
 	assert.Equal(t, http.StatusServiceUnavailable, r.Code)
 	assert.Contains(t, r.Body, "without scope=fleet, this instance answers for itself")
 	assert.Equal(t, http.StatusOK, s.do(t, http.MethodGet, "/v1/policies/api/top?scope=instance", "").Code)
+}
+
+// What other instances refuse, as the store doesn't answer, is told of them too, though it
+// names nobody. It is denied and degraded.
+func TestTopOfTheFleetHasWhatOthersRefuse(t *testing.T) {
+	t.Parallel()
+	on, now := memory.New(nil), &clock{time: epoch}
+	var instances []*service
+	for range 2 {
+		closed := newPolicy("closed", fixed("per-minute", 2, time.Minute))
+		closed.OnStoreError = policy.StoreErrorDeny
+		s := newServiceWith(func(cfg *Config) {
+			cfg.Now = now.now
+			cfg.Fleet = fleet.New(fleet.Config{Store: on, KeyPrefix: "weir", Now: now.now})
+		}, closed, newPolicy("idle", fixed("per-minute", 2, time.Minute)))
+		instances = append(instances, s)
+		s.store.failWith(counters.ErrTimeout)
+		s.Sample()
+		for range 5 {
+			s.check(t, `{"policy":"closed","client":"alice"}`)
+		}
+		s.Sample()
+		require.NotContains(t, s.Report().Policies, "idle")
+		require.NoError(t, s.cfg.Fleet.Leave(t.Context(), s.Report()))
+	}
+	assert.JSONEq(t, `{"policy":"closed","by":"denied","window":60,"clients":[],
+		"fleet":{"instances":2,"missing":0,"allowed":0,"denied":2,"degraded":2}}`,
+		instances[0].do(t, http.MethodGet, "/v1/policies/closed/top?scope=fleet", "").Body)
 }

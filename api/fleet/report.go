@@ -20,7 +20,8 @@ type Report struct {
 
 // A Policy says what an instance has decided by one.
 type Policy struct {
-	// Allowed, Denied and Degraded are how many checks, in the last Interval.
+	// Allowed and Denied are how many checks, in the last Interval; what was refused is denied.
+	// Degraded are those of them that the store couldn't decide.
 	Allowed, Denied, Degraded int64
 	// MostAllowed and MostDenied are whom in the last minute.
 	MostAllowed, MostDenied List
