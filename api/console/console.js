@@ -160,7 +160,7 @@ function part(every, refresh) {
       await refresh(controller.signal);
       state.trouble = "";
     } catch (error) {
-      if (!controller.signal.aborted || performance.now() - last >= 5 * SECOND) state.trouble = sentence(error);
+      if (last > -Infinity) state.trouble = sentence(error); // else it was given up, to be asked anew
     } finally {
       clearTimeout(late);
       running = false;
@@ -243,7 +243,7 @@ function because(state) {
   const all = [];
   const e = state.exception;
   if (e) all.push(`${e.override ? "An override" : "An exception of the policy"} for ${short(meaning(e.client))} holds: ${e.kind}.`);
-  const times = (/** @type {string} */ by) => mostOften[by]?.get(state.client) ?? mostOften[by]?.get(state.counted_as);
+  const times = (/** @type {string} */ by) => mostOften[by]?.get(address(state.policy, state.client)) ?? mostOften[by]?.get(address(state.policy, state.counted_as));
   const often = [["denied", "denied"], ["allowed", "admitted"]].filter(([by]) => times(by));
   if (often.length) all.push(`In the last minute: ${often.map(([by, word]) => `${count(times(by) ?? 0)} times ${word}`).join(", ")}.`);
   else if (!e && state.limits.every((/** @type {any} */ l) => l.remaining === l.limit)) all.push("Nothing of it is counted now. Is this how its name is written?");
@@ -518,10 +518,10 @@ function ofFleet(fleet) {
   return `${fleet.instances === 1 ? "one instance" : `${count(fleet.instances)} instances`}${missing}: ${count(fleet.allowed)} checks admitted and ${count(fleet.denied)} denied a second.`;
 }
 
-/** How often clients were decided, by the lists. @type {Record<string, Map<string, number>>} */
+/** How often clients were decided, by the lists and the addresses of clients. @type {Record<string, Map<string, number>>} */
 const mostOften = {};
 
-for (const [by, every] of /** @type {[string, number][]} */ ([["denied", 3], ["allowed", 6]])) {
+const topsOf = /** @type {[string, number][]} */ ([["denied", 3], ["allowed", 6]]).map(([by, every]) =>
   part(every * SECOND, async (signal) => { // what is told of other instances may be older
     const { policy } = looked();
     if (!policy) return;
@@ -536,15 +536,14 @@ for (const [by, every] of /** @type {[string, number][]} */ ([["denied", 3], ["a
     }
     if (signal.aborted) return;
     setText(byId("fleet"), ofFleet(top.fleet));
-    mostOften[by] = new Map(top.clients.map((/** @type {any} */ c) => [c.client, c.count]));
+    mostOften[by] = new Map(top.clients.map((/** @type {any} */ c) => [address(policy, c.client), c.count]));
     const list = byId(`top-${by}`);
     const items = top.clients.map((/** @type {any} */ c) =>
       el("li", {}, el("a", { href: address(policy, c.client), title: visible(c.client) }, short(c.client)), ` ${count(c.count)}`));
     const focused = document.activeElement?.getAttribute("href");
     list.replaceChildren(...(items.length ? items : [el("li", {}, "nobody")]));
     if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
-  });
-}
+  }));
 
 // ---- policies ----
 
@@ -663,7 +662,7 @@ addEventListener("hashchange", () => {
   showLooked();
   byId("client").value = looked().client;
   lookAgain();
-  overridesOf.again();
+  for (const p of [overridesOf, ...topsOf]) p.again();
 });
 byId("find").addEventListener("submit", (/** @type {Event} */ event) => {
   event.preventDefault();

@@ -407,6 +407,38 @@ func TestConsoleTellsWhatItShows(t *testing.T) {
 	assert.Equal(t, "Overrides of policy trial", value[string](b, `document.getElementById("overrides-title").textContent`))
 }
 
+// Who looks elsewhere sees nothing of where he has looked before: neither how often a client was
+// denied by another policy, nor that a look was given up.
+func TestConsoleLooksElsewhere(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "-console")
+	for range 103 {
+		p.Check(t, "fixed", "c", 1)
+	}
+	b := startBrowser(t)
+	b.looksAt(p.Service, "fixed", "c")
+	b.shows(textIs("because", "3 times denied"))
+	goTo := func(hash string) { value[bool](b, fmt.Sprintf("Boolean(location.hash = %q)", hash)) }
+	goTo("policy=default&client=c")
+	b.shows(`document.getElementById("policy").value === "default" && document.getElementById("state").checkVisibility()`)
+	assert.NotContains(t, value[string](b, `document.getElementById("because").textContent`), "times")
+
+	// Answers take longer than it takes to look elsewhere.
+	value[bool](b, `((real, trouble) => {
+		window.asked = 0;
+		window.fetch = (...all) => { asked++; return new Promise((go) => setTimeout(go, 1000)).then(() => real(...all)); };
+		window.troubles = [];
+		new MutationObserver(() => { if (!trouble.hidden) troubles.push(trouble.textContent); }).observe(trouble, { attributes: true });
+		return true;
+	})(window.fetch, document.getElementById("trouble"))`)
+	goTo("policy=default&client=d")
+	b.shows("asked > 0")
+	goTo("policy=default&client=e")
+	b.shows(`document.title === "weir: e"`)
+	b.shows(textIs("verdict", "Admitted"))
+	assert.Empty(t, value[[]string](b, "troubles"))
+}
+
 // overrides returns how many a policy has.
 func overrides(t *testing.T, p *process, policy string) int {
 	var list struct{ Overrides []struct{ Client string } }
