@@ -222,7 +222,8 @@ func (c *Client) CheckMany(ctx context.Context, checks []Check) []Result {
 // consumed anything. The answer's RetryAfter and Wait are the largest of theirs.
 // It has no Limits; those of the results, which are in the order of the checks,
 // say which of them deny. It always asks weir. An error is as in Check; it is
-// that of the first check that can't be made.
+// that of the first check that can't be made. Places that weir admits to after
+// Timeout are free a lease later, as those of CheckMany are.
 func (c *Client) CheckAll(ctx context.Context, checks []Check) (Answer, []Answer, error) {
 	calls := make([]*call, len(checks))
 	for i := range checks {

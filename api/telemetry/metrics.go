@@ -89,7 +89,7 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 		missingPath: counter("weir_auth_missing_path_total",
 			"Requests to /v1/auth by policies with routes in which the proxy did not say the path, so that no route could count.", "policy"),
 		settlements: counter("weir_settlements_total",
-			"Settlements by policy and outcome: refunded (less was used than reserved), charged (more was), equal, already (settled before), late (too late: what was reserved stays), failed (nothing was done).", "policy", "outcome"),
+			"Settlements by policy and outcome: refunded (less was used than reserved), charged (more was), equal, already (settled before), late (too late: what was reserved stays), failed (answered with an error; what the store has done all the same counts again then).", "policy", "outcome"),
 		settledUnits: counter("weir_settled_units_total",
 			"Costs that settlements have given back or charged, by policy and direction: refunded, charged.", "policy", "direction"),
 		chargedUnits: counter("weir_charged_units_total",
