@@ -113,27 +113,46 @@ func TestInstancesAgreeAfterALoss(t *testing.T) {
 	})
 }
 
-// The counter may be on a server that is down: the list is read all the same.
+// The counter may be on a server that is down, or silent: the list is read all the same.
 func TestTheCounterCannotBeRead(t *testing.T) {
-	two(t, func(t *testing.T, s *memory.Store, a, _ *instance) {
-		mute := newInstance(struct {
-			counters.StateStore
-			counters.Store
-		}{s, muteStore{s}})
-		defer mute.watch(t)()
-		a.set(t, block(t, "c", time.Hour))
-		time.Sleep(time.Second)
-		require.Equal(t, []string{"c"}, mute.blocked())
-		mute.set(t, block(t, "d", time.Hour))
-		require.Less(t, mute.Age(), time.Second)
-	})
+	for name, unanswered := range map[string]func(ctx context.Context){
+		"down":   func(context.Context) {},
+		"silent": func(ctx context.Context) { <-ctx.Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			two(t, func(t *testing.T, s *memory.Store, a, _ *instance) {
+				mute := newInstance(muteStore{s, unanswered})
+				defer mute.watch(t)()
+				a.set(t, block(t, "c", time.Hour))
+				time.Sleep(time.Second)
+				require.Equal(t, []string{"c"}, mute.blocked())
+				mute.set(t, block(t, "d", time.Hour))
+				require.Less(t, mute.Age(), time.Second)
+			})
+		})
+	}
 }
 
 // A muteStore has no counters.
-type muteStore struct{ counters.Store }
+type muteStore struct {
+	*memory.Store
+	unanswered func(ctx context.Context)
+}
 
-func (muteStore) Add(context.Context, counters.Addition) (int64, error) {
+func (s muteStore) Add(ctx context.Context, _ counters.Addition) (int64, error) {
+	s.unanswered(ctx)
 	return 0, counters.ErrTimeout
 }
 
-func (muteStore) Read(context.Context, []string, []int64) error { return counters.ErrTimeout }
+func (s muteStore) Read(ctx context.Context, _ []string, _ []int64) error {
+	s.unanswered(ctx)
+	return counters.ErrTimeout
+}
+
+// Load has no time left where the store has taken it all.
+func (s muteStore) Load(ctx context.Context, key string) (counters.State, error) {
+	if ctx.Err() != nil {
+		return counters.State{}, counters.ErrTimeout
+	}
+	return s.Store.Load(ctx, key)
+}

@@ -38,6 +38,9 @@ const (
 	// readAnyway is how many looks at the counter come between two at the list itself: its
 	// writer may have died before it raised the counter.
 	readAnyway = 20
+	// counterTime is how long the counter is waited for: the list may be on another server, and
+	// has the rest of the time.
+	counterTime = interval / 2
 	// patience is how long a change may take, and the first reading of the list.
 	patience = 2 * time.Second
 )
@@ -218,6 +221,8 @@ func (o *Overrides) change(ctx context.Context, do func(l *list, now time.Time) 
 // it adds is random, so that a counter which the store has lost meanwhile isn't taken for an
 // older one. If it fails, the next look does it.
 func (o *Overrides) announce(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, counterTime)
+	defer cancel()
 	_, err := o.cfg.Store.Add(ctx, counters.Addition{Key: o.versionKey, Delta: 1 + rand.Int64N(1<<32), TTL: MaxTime})
 	o.untold = err != nil
 }
@@ -317,7 +322,9 @@ func (o *Overrides) look(ctx context.Context, anyway bool) error {
 	o.writing.Lock()
 	defer o.writing.Unlock()
 	counter := []int64{counters.Absent}
-	unread := o.cfg.Store.Read(ctx, []string{o.versionKey}, counter) != nil // it may be on another server
+	first, end := context.WithTimeout(ctx, counterTime)
+	defer end()
+	unread := o.cfg.Store.Read(first, []string{o.versionKey}, counter) != nil
 	lost := counter[0] == counters.Absent && !unread
 	if !unread && !lost && counter[0] == o.counter && !anyway && !o.untold {
 		o.mu.Lock()
