@@ -54,7 +54,7 @@ type Fleet struct {
 	id           string
 	directoryKey string
 	life         time.Duration
-	reports      int // how many it has left
+	rounds       int // how many reports it has left, or would have
 
 	mu    sync.Mutex // of the rest, held while the others are read
 	known reading
@@ -92,16 +92,14 @@ func (f *Fleet) Watch(ctx context.Context, report func() Report) {
 func (f *Fleet) Leave(ctx context.Context, r Report) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := f.cfg.Store.Put(ctx, f.reportKey(f.id), r.fit(maxBytes).encode(), f.life); err != nil {
-		return err
-	}
-	if f.reports%lookEvery == 0 {
+	err := f.cfg.Store.Put(ctx, f.reportKey(f.id), r.fit(maxBytes).encode(), f.life)
+	if f.rounds%lookEvery == 0 { // also without a report: then the others know that it is missing
 		if err := f.enlist(ctx); err != nil {
 			return err
 		}
 	}
-	f.reports++
-	return nil
+	f.rounds++
+	return err
 }
 
 // A directoryJSON says until when each instance is listed, in milliseconds since 1970.

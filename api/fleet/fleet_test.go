@@ -42,6 +42,15 @@ func (s *flakyStore) Load(ctx context.Context, key string) (counters.State, erro
 	return s.StateStore.Load(ctx, key)
 }
 
+func (s *flakyStore) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down[key] {
+		return counters.ErrUnavailable
+	}
+	return s.StateStore.Put(ctx, key, value, ttl)
+}
+
 // Instances know one another within seconds; one that is gone is forgotten within 15 s, and
 // stands in the directory no longer than ten minutes.
 func TestInstancesComeAndGo(t *testing.T) {
@@ -122,6 +131,30 @@ func TestReportsThatCantBeRead(t *testing.T) {
 	on.down["weir:instances"] = true
 	_, _, err = b.Others()
 	assert.ErrorIs(t, err, counters.ErrUnavailable)
+}
+
+// An instance that can leave no report is missing for as long as it is alive.
+func TestWhoCanLeaveNoReportIsMissing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		on := &flakyStore{StateStore: memory.New(nil), down: make(map[string]bool)}
+		a, b := newFleet(on), newFleet(on)
+		on.down[b.reportKey(b.id)] = true
+		ctx, cancel := context.WithCancel(t.Context())
+		var watching sync.WaitGroup
+		for _, f := range []*Fleet{a, b} {
+			watching.Go(func() { f.Watch(ctx, func() Report { return denied("x", 1) }) })
+		}
+		for range 10 {
+			time.Sleep(listed / 2)
+			reports, missing, err := a.Others()
+			require.NoError(t, err)
+			assert.Empty(t, reports)
+			assert.Equal(t, 1, missing)
+		}
+		cancel()
+		watching.Wait()
+	})
 }
 
 // On Memcached a report lives as long as it should, and one of nothing is small.
