@@ -108,8 +108,12 @@ const reducedCapacity = "https://iana.org/assignments/http-problem-types#tempora
 
 // refuses reports whether p is a decision, and no failure: weir says that the
 // request is wrong, or that its policy denies without the store.
-func (p *Problem) refuses() bool {
-	return p.Status < http.StatusInternalServerError || p.Type == reducedCapacity
+func (p *Problem) refuses() bool { return !p.failed() || p.Type == reducedCapacity }
+
+// failed reports whether weir, or a proxy before it, couldn't answer. With 408 and 429 a
+// proxy says so.
+func (p *Problem) failed() bool {
+	return p.Status >= http.StatusInternalServerError || p.Status == http.StatusRequestTimeout || p.Status == http.StatusTooManyRequests
 }
 
 func wrong(format string, args ...any) *Problem {

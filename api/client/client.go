@@ -53,7 +53,7 @@ type Config struct {
 	// batch, as all checks of a Client do, may wait for two when weir is busy.
 	Timeout time.Duration
 	// FailOpen admits what weir couldn't be asked about in time, or what failed
-	// inside it. The default denies. What weir refuses is denied in any case: a
+	// inside it or a proxy before it. The default denies. What weir refuses is denied in any case: a
 	// wrong check, or one that on_store_error: deny refuses.
 	FailOpen bool
 	// Denials is the number of clients whose denials are remembered, in about

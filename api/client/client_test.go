@@ -231,6 +231,8 @@ func TestFailOpenOrClosed(t *testing.T) {
 	}{
 		{"a connection that is cut", func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, "api", true},
 		{"a failing proxy", status(502, "<html>Bad Gateway</html>"), "api", true},
+		{"a proxy that is too busy", status(429, "Too Many Requests"), "api", true},
+		{"a proxy that hasn't got all in time", status(408, "Request Timeout"), "api", true},
 		{"something else", status(200, "hello"), "api", true},
 		{"too few results", status(200, `{"results":[]}`), "api", true},
 		{"an error inside", status(200, `{"results":[{"status":500,`+ordinary+`}]}`), "api", true},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"sync"
 	"time"
 )
@@ -124,9 +123,8 @@ func (s *settler) close() {
 }
 
 // retryable reports whether a settlement or a renewal that failed with err may succeed later: weir
-// couldn't be asked, or its store. With 408 and 429 a proxy says so.
+// couldn't be asked, or its store.
 func retryable(err error) bool {
 	var p *Problem
-	return err != nil && (!errors.As(err, &p) || p.Status >= http.StatusInternalServerError ||
-		p.Status == http.StatusRequestTimeout || p.Status == http.StatusTooManyRequests)
+	return err != nil && (!errors.As(err, &p) || p.failed())
 }
