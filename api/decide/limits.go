@@ -27,10 +27,12 @@ import (
 // sets the headers in it that the check of a policy with these limits would have. It takes no
 // longer than the store timeout.
 func (d *Decider) TakeLimits(checks []LimitCheck, h map[string][]string) bool {
-	return d.takeLimits(checks, h, d.Now())
+	admitted, _ := d.takeLimits(checks, h, d.Now())
+	return admitted
 }
 
-func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now time.Time) bool {
+// takeLimits is TakeLimits. What is denied has consumed nothing, though shadow mode admits it.
+func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now time.Time) (admitted, denied bool) {
 	a := answers.Get().(*Answer)
 	own, scratch := a.Limits, a.scratch
 	for i := range checks {
@@ -46,6 +48,7 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 	} else {
 		_ = decideAllOrNone(&a.deadline, now, d.StoreTimeout, []*Answer{a}) // what is refused is denied below
 	}
+	denied = a.Denied
 	if h != nil {
 		a.scratch = a.SetHeaders(h, a.scratch)
 	}
@@ -58,17 +61,21 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 	d.observer.Decided(a, now, d.Now().Sub(now))
 	a.Limits = own
 	defer a.Release()
-	return a.Allowed
+	return a.Allowed, denied
 }
 
 // ReserveLimits is TakeLimits of checks with one cost, which is an estimate: CommitLimits is to
 // be told within that time what it was. The receipt says what the checks have reserved; it has no
 // limits if that is nothing.
 func (d *Decider) ReserveLimits(checks []LimitCheck, within time.Duration) (r receipt.Receipt, admitted bool) {
+	if len(checks) == 0 {
+		return r, true
+	}
 	now := d.Now()
-	if len(checks) == 0 || !d.takeLimits(checks, nil, now) {
+	admitted, denied := d.takeLimits(checks, nil, now)
+	if denied {
 		d.unreserve(checks, now)
-		return r, len(checks) == 0
+		return r, admitted
 	}
 	for i := range checks {
 		if c := &checks[i]; c.Consumed() && !c.Exception.IsExempt() {

@@ -112,6 +112,23 @@ func TestLeniency(t *testing.T) {
 	assert.EqualValues(t, 4, quotas[2].Remaining, "given back")
 }
 
+// In shadow mode what is denied counts nothing, and so reserves nothing that a commit might give
+// back.
+func TestAReservationThatShadowModeAdmits(t *testing.T) {
+	t.Parallel()
+	d, check := newLimits(t, false)
+	d.Policy.Shadow = true
+	wide, narrow := check("wide", 10, policy.Strict), check("narrow", 2, policy.Strict)
+	wide.Cost, narrow.Cost = 3, 3
+	counted, admitted := d.ReserveLimits([]LimitCheck{wide}, time.Minute)
+	require.True(t, admitted)
+	require.Len(t, counted.Limits, 1)
+	denied, admitted := d.ReserveLimits([]LimitCheck{wide, narrow}, time.Minute)
+	require.True(t, admitted)
+	assert.Empty(t, denied.Limits)
+	assert.EqualValues(t, 7, remaining(t, d, wide))
+}
+
 // What one instance has counted another gives back, and the first takes none of it for
 // lost by the store.
 func TestAnotherInstanceGivesBack(t *testing.T) {
