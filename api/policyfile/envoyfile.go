@@ -443,6 +443,8 @@ func EnvoyPolicy(config *envoy.Config, options EnvoyOptions) (*policy.Policy, fu
 			indexes[shape.Name] = i
 			p.Limits = append(p.Limits, shape)
 		}
+		// By the largest, whatever order they come in, as it says how many clients are remembered.
+		p.Limits[i].Limit = max(p.Limits[i].Limit, shape.Limit)
 		return i
 	}
 	for _, unit := range envoy.Units {

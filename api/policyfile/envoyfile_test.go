@@ -253,6 +253,39 @@ descriptors:
 	assert.Len(t, shared.Limits, len(envoy.Units)+1)
 }
 
+// Logs of one limiter are remembered of as many clients as fit if each is as long as the longest:
+// and by the same limiter as before when a file is read again, which has them in another order.
+func TestASharedLogIsAsLongAsTheLongest(t *testing.T) {
+	t.Parallel()
+	options := EnvoyOptions{Algorithm: "sliding_log"}
+	limiters := NewLimiters(memory.New(nil), counters.Options{KeyPrefix: "weir"}, telemetry.NewMetrics(prometheus.NewRegistry(), "test"), nil)
+	before := make(map[string]counters.Limiter)
+	for range 20 {
+		config, err := ParseEnvoy([]EnvoyFile{{Name: "f.yaml", Data: []byte(`
+domain: a
+descriptors:
+  - {key: b, rate_limit: {unit: minute, requests_per_unit: 5}}
+  - {key: c, rate_limit: {unit: minute, requests_per_unit: 9000}}
+  - {key: d, rate_limit: {unit: hour, requests_per_unit: 7}}
+  - {key: e, rate_limit: {unit: hour, requests_per_unit: 70}}
+`)}}, options)
+		require.NoError(t, err)
+		shared, _ := EnvoyPolicy(config, options)
+		require.NoError(t, limiters.Bind(policy.Policies{envoy.PolicyName: shared}))
+		for i := range shared.Limits {
+			l := &shared.Limits[i]
+			if l.Name == "sliding-log-minute" {
+				require.EqualValues(t, 9000, l.Limit)
+				require.Less(t, l.Limiter.(Limiter).ClientLimit(), 2000)
+			}
+			if known := before[l.Name]; known != nil {
+				require.Same(t, known, l.Limiter, l.Name)
+			}
+			before[l.Name] = l.Limiter
+		}
+	}
+}
+
 // A folder is read as envoyproxy/ratelimit reads it: with those below it, and
 // whatever its files are called.
 func TestReadEnvoy(t *testing.T) {
