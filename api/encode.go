@@ -157,7 +157,7 @@ func appendReceipt(b []byte, a *decide.Answer, key *receipt.Key) []byte {
 	if !fits {
 		return b
 	}
-	b = appendSeconds(append(text, `","settle_within":`...), r.Until.Sub(r.Issued).Truncate(time.Second))
+	b = appendSeconds(append(text, `","settle_within":`...), max(0, r.Until.Sub(r.Issued)-a.Held).Truncate(time.Second))
 	if within := a.RenewWithin(); within > 0 {
 		b = appendSeconds(append(b, `,"renew_within":`...), within)
 	}

@@ -47,6 +47,22 @@ func TestAnAnswerIsHeldUntilItsTurn(t *testing.T) {
 	})
 }
 
+// A receipt can be settled for so long from its check, and not from when its answer is given.
+func TestWhatIsHeldIsTakenOffSettleWithin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := newPolicy("slow", leaky("queue", 1, 2*time.Second, 10))
+		slow.Hold, slow.SettleWithin = true, 5*time.Second
+		s := newQueue(t, slow)
+		const check = `{"policy":"slow","client":"c","settle":true}`
+		assert.Contains(t, s.admits(t, check).Body, `"settle_within":5,`)
+		held := s.admits(t, check)
+		assert.Contains(t, held.Body, `"settle_within":3,`)
+		time.Sleep(3 * time.Second)
+		assert.Equal(t, http.StatusOK, s.do(t, http.MethodPost, "/v1/settle", `{"receipt":"`+held.Receipt+`","cost":0}`).Code)
+	})
+}
+
 func TestOnlyCheckIsHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
