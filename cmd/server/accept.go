@@ -18,17 +18,19 @@ const acceptWarnInterval = 10 * time.Second
 // warns of that, and when it can't accept connections. The http.Server goes on trying.
 type loudListener struct {
 	net.Listener
-	log    *slog.Logger
-	places chan struct{}
-	closed chan struct{}
-	close  func() error
-	warned time.Time
+	log         *slog.Logger
+	places      chan struct{}
+	full        chan struct{} // closed when nobody is to wait for a place any more
+	stopWaiting func()        // closes it
+	close       func() error
+	warned      time.Time
 }
 
 func newLoudListener(l net.Listener, places int, log *slog.Logger) *loudListener {
-	loud := &loudListener{Listener: l, log: log, places: make(chan struct{}, places), closed: make(chan struct{})}
+	loud := &loudListener{Listener: l, log: log, places: make(chan struct{}, places), full: make(chan struct{})}
+	loud.stopWaiting = sync.OnceFunc(func() { close(loud.full) })
 	loud.close = sync.OnceValue(func() error {
-		close(loud.closed)
+		loud.stopWaiting()
 		return l.Close()
 	})
 	return loud
@@ -42,7 +44,7 @@ func (l *loudListener) Accept() (net.Conn, error) {
 		l.warn(fmt.Errorf("too many open files: %d connections are open, and the others are kept for Memcached", cap(l.places)))
 		select {
 		case l.places <- struct{}{}:
-		case <-l.closed:
+		case <-l.full:
 			return nil, net.ErrClosed
 		}
 	}

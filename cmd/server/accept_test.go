@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -39,6 +40,35 @@ func TestAcceptErrorsAreToldOnceInAWhile(t *testing.T) {
 	inner.err = syscall.EMFILE
 	_, _ = l.Accept()
 	assert.Equal(t, 2, strings.Count(log.String(), "\n"))
+}
+
+// Whoever has a place may keep it for as long as an idle connection lasts: a shutdown doesn't
+// wait for that.
+func TestDrainingWaitsForNoPlace(t *testing.T) {
+	t.Parallel()
+	inner, err := listenGRPC("127.0.0.1:0")
+	require.NoError(t, err)
+	l := newLoudListener(inner, 1, slog.New(slog.DiscardHandler))
+	defer l.Close()
+	caller, err := net.Dial("tcp", inner.Addr().String())
+	require.NoError(t, err)
+	defer caller.Close()
+	conn, err := l.Accept()
+	require.NoError(t, err)
+	defer conn.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := l.Accept()
+		ended <- err
+	}()
+	p := &program{cfg: &config{shutdownGrace: time.Second}}
+	require.NoError(t, p.drain(inner, l))
+	select {
+	case err := <-ended:
+		assert.ErrorIs(t, err, net.ErrClosed)
+	case <-time.After(servertest.Patience):
+		assert.Fail(t, "it waits")
+	}
 }
 
 func TestPlacesOfConnections(t *testing.T) {

@@ -63,7 +63,8 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	var conns connections
 	web.ConnState = conns.change
 	most, grpcMost := places(mostFiles(), runtime.GOMAXPROCS(0))
-	var incoming net.Listener = newLoudListener(p.listener, most, p.log)
+	loud := newLoudListener(p.listener, most, p.log)
+	var incoming net.Listener = loud
 	if p.tls != nil {
 		incoming = tls.NewListener(incoming, p.tls)
 	}
@@ -79,7 +80,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- stopGRPC() }()
-	err = p.shutDown(srv, served, &conns)
+	err = p.shutDown(srv, loud, served, &conns)
 	return errors.Join(err, <-stopped)
 }
 
@@ -144,15 +145,16 @@ func (p *program) serveGRPC(most int) (ended <-chan error, stop func() error) {
 		return nil, func() error { return nil }
 	}
 	served, over := make(chan error, 1), make(chan struct{})
+	loud := newLoudListener(p.grpcListener, most, p.log)
 	go func() {
-		served <- p.grpc.Serve(newLoudListener(p.grpcListener, most, p.log))
+		served <- p.grpc.Serve(loud)
 		close(over)
 	}()
 	return served, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
 		defer cancel()
 		p.grpc.Drain()
-		if err := p.grpcListener.drain(p.drainEnd()); err != nil {
+		if err := p.drain(p.grpcListener, loud); err != nil {
 			return errors.Join(err, p.grpc.Stop(ctx))
 		}
 		<-over // before that, Stop would cut connections that wait
@@ -160,21 +162,24 @@ func (p *program) serveGRPC(most int) (ended <-chan error, stop func() error) {
 	}
 }
 
-// drainEnd returns until when connections may open whose handshake has begun.
-func (p *program) drainEnd() time.Time {
-	return time.Now().Add(min(drainPause, p.cfg.shutdownGrace))
+// drain refuses new connections. For drainPause, those may open whose handshake has begun, and
+// those that wait for a place may get one.
+func (p *program) drain(l listener, loud *loudListener) error {
+	pause := min(drainPause, p.cfg.shutdownGrace)
+	time.AfterFunc(pause, loud.stopWaiting) // else Accept would wait for as long as others stay
+	return l.drain(time.Now().Add(pause))
 }
 
 // shutDown refuses new connections, answers the requests under way and what the
 // open connections send, and closes them once all have been quiet for
 // drainPause.
-func (p *program) shutDown(srv httpServer, served <-chan error, conns *connections) error {
+func (p *program) shutDown(srv httpServer, loud *loudListener, served <-chan error, conns *connections) error {
 	p.log.Info("draining", slog.Int64("connections", conns.open.Load()))
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
 	defer cancel()
 	// Before Drain: a client that is told to close its connection connects
 	// again at once, and must be refused.
-	if err := p.listener.drain(p.drainEnd()); err != nil {
+	if err := p.drain(p.listener, loud); err != nil {
 		return err
 	}
 	p.server.Drain()

@@ -62,4 +62,7 @@ func TestWithoutDescriptors(t *testing.T) {
 	time.Sleep(3 * time.Second)                                                 // who waits to be accepted takes what is free, at most a second later
 	server.Restart()
 	assert.Eventually(t, func() bool { return !degraded("/v1/check", `{"policy":"default","client":"c"}`) }, servertest.Patience, 100*time.Millisecond)
+
+	p.terminate(t)
+	p.requireExit(t) // while they stay connected
 }
