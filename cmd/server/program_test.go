@@ -393,6 +393,31 @@ func TestShutdownAwaitsTheReload(t *testing.T) {
 	assert.Contains(t, r.log.String(), "policies loaded")
 }
 
+// What is answered while connections drain is answered by what holds then: files, and as well
+// overrides and servers, are looked at until the last answer.
+func TestFilesAreReadWhileDraining(t *testing.T) {
+	t.Parallel()
+	file := servertest.WriteFile(t, "p.yaml", limit3)
+	r := startProgram(t, "-config", file, "-shutdown-grace", servertest.Patience.String())
+	conn, err := net.Dial("tcp", r.Address())
+	require.NoError(t, err)
+	defer conn.Close()
+	const body = `{"policy":"p","client":"c"}`
+	_, err = fmt.Fprintf(conn, "POST /v1/check HTTP/1.1\r\nHost: weir\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:1])
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- r.end() }()
+	r.log.Wait(t, "draining")
+	replace(t, file, limit5)
+	r.log.Wait(t, "policies loaded")
+	_, err = fmt.Fprint(conn, body[1:])
+	require.NoError(t, err)
+	answer, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	assert.Contains(t, string(answer), `"limit":5,"remaining":4`)
+	require.NoError(t, <-ended)
+}
+
 func TestRunReturnsTheErrorOfTheStore(t *testing.T) {
 	t.Parallel()
 	cfg, err := parseConfig([]string{"-listen", "127.0.0.1:0"}, env(nil), io.Discard)

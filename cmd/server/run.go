@@ -23,7 +23,7 @@ import (
 // again on each hangup. When it returns, all that has used the store has ended,
 // and the store is closed.
 func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) {
-	working, stopWork := context.WithCancel(ctx)
+	working, stopWork := context.WithCancel(context.WithoutCancel(ctx)) // while draining, too
 	var work sync.WaitGroup
 	work.Go(func() { p.reloadUntil(working, hangup) })
 	web := p.server.HTTPServer()
