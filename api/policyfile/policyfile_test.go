@@ -161,6 +161,20 @@ policies:
 }
 
 // What is common to policies has a place at the top, whatever it is.
+// A key that is an alias is what it stands for, and not its name.
+func TestPolicyFileAliasesOfKeys(t *testing.T) {
+	t.Parallel()
+	p := parseText(t, `
+x-abuser: &abuser 203.0.113.9
+policies:
+  p:
+    limits: [{algorithm: fixed_window, limit: 1, window: 1m}]
+    clients:
+      *abuser : {blocked: true}
+`)["p"]
+	assert.Equal(t, byKey(t, map[string]policy.Terms{"203.0.113.9": {Blocked: true}}), p.Clients)
+}
+
 func TestPolicyFileIgnoresExtensions(t *testing.T) {
 	t.Parallel()
 	policies := parseText(t, `
