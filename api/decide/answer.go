@@ -151,6 +151,11 @@ func (l *LimitCheck) countsDenied(p *policy.Policy) bool {
 	return l.Lease == 0 && (p.CountDenied || l.CountDenied)
 }
 
+// deniedCounts reports whether l, a limit of p, has counted its cost though it be denied.
+func (l *LimitCheck) deniedCounts(p *policy.Policy) bool {
+	return l.countsDenied(p) && l.asked && l.decided
+}
+
 // Consumed reports whether l has admitted its cost: not if only on_store_error has.
 func (l *LimitCheck) Consumed() bool { return l.asked && l.decided && l.Allowed }
 

@@ -78,7 +78,8 @@ func (d *Decider) ReserveLimits(checks []LimitCheck, within time.Duration) (r re
 		return r, admitted
 	}
 	for i := range checks {
-		if c := &checks[i]; c.Consumed() && !c.Exception.IsExempt() {
+		c := &checks[i]
+		if _, constant := c.Limiter.(policy.Constant); !constant && (c.Consumed() || c.deniedCounts(d.Policy)) {
 			r.Limits = append(r.Limits, c.reserved(nameOfCheck(c)))
 		}
 	}
@@ -93,7 +94,7 @@ func (d *Decider) ReserveLimits(checks []LimitCheck, within time.Duration) (r re
 func (d *Decider) unreserve(checks []LimitCheck, now time.Time) {
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
 	AtOnce(len(checks), d.StoreTimeout, func(i int) {
-		if c := &checks[i]; c.countsDenied(d.Policy) && c.asked && c.decided {
+		if c := &checks[i]; c.deniedCounts(d.Policy) {
 			taken := c.Decision
 			taken.Allowed = true
 			_ = c.Limiter.Refund(ctx, c.request(now), taken)

@@ -238,3 +238,25 @@ func TestADeniedReservationCountsNothing(t *testing.T) {
 	assert.True(t, f.commit(t, id, 3, both...))
 	assert.Equal(t, []uint32{7, 97}, look())
 }
+
+// A quota that denies what another admits counts it where denied requests count: a commit puts the
+// actual amount in its place there, too.
+func TestACommitSettlesWhatAQuotaHasDenied(t *testing.T) {
+	t.Parallel()
+	narrow, wide, banned := limited("narrow", "", 10), limited("wide", "", 100), limited("banned", "", 0)
+	for _, d := range []*Descriptor{narrow, wide, banned} {
+		d.Rule.Limit.Leniency = policy.Quota
+	}
+	f := serve(t, Off, true, narrow, wide, banned)
+	all := []*common.RateLimitDescriptor{entries("narrow", "a"), entries("wide", "a"), entries("banned", "a")}
+	_, first := f.reserve(t, 8, time.Minute, all...)
+	code, second := f.reserve(t, 5, time.Minute, all...)
+	require.EqualValues(t, reservedOK, code)
+	assert.EqualValues(t, 0, f.remains(t, all[0]))
+	require.True(t, f.commit(t, second, 1, all...))
+	assert.EqualValues(t, 1, f.remains(t, all[0]))
+	assert.EqualValues(t, 91, f.remains(t, all[1]))
+	require.True(t, f.commit(t, first, 9, all...))
+	assert.EqualValues(t, 0, f.remains(t, all[0]))
+	assert.EqualValues(t, 90, f.remains(t, all[1]))
+}
