@@ -25,7 +25,7 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 			p.reload()
 			p.readFiles()
 		case s := <-p.sets:
-			s.done <- p.replaceSet(s.files)
+			s.done <- p.replaceSet(s)
 		case <-ticks:
 			p.readFiles()
 			content, err := p.readPolicies()
@@ -100,10 +100,14 @@ func (p *program) tell(news []slog.Attr, err error) {
 }
 
 // replaceSet puts a set in force beside the policies that are, or none of it.
-func (p *program) replaceSet(files []policyfile.EnvoyFile) error {
-	news, err := p.put(policyContent{p.inForce.data, files})
+func (p *program) replaceSet(s limitSet) error {
+	var news []slog.Attr
+	err := s.unreadable
+	if err == nil {
+		news, err = p.put(policyContent{p.inForce.data, s.files})
+	}
 	if p.setWrong = err != nil; err == nil {
-		p.lastRead.envoy = files
+		p.lastRead.envoy = s.files
 		p.setLimited()
 	}
 	p.tell(news, err)

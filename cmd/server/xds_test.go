@@ -110,6 +110,24 @@ func TestLimitsOverXDS(t *testing.T) {
 	assert.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "k"))
 }
 
+// A set that can't be read is told as one with a mistake is.
+func TestASetThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	ads, _ := servertest.StartADS(t, "", nil)
+	r := startProgram(t, "-envoy-xds", ads.Addr)
+	other, err := anypb.New(structpb.NewStringValue("no limits"))
+	require.NoError(t, err)
+	ads.SetRaw("1", other)
+	_, wrong := ads.NextAck(t)
+	assert.Contains(t, wrong, "resource 1 of 1: ")
+	_, metrics := r.Get(t, "/metrics")
+	assert.Contains(t, metrics, "weir_config_last_reload_successful 0\n")
+	r.requireReloads(t, "0", "1")
+	assert.Contains(t, r.log.Wait(t, "the policies stay as they were"), "resource 1 of 1: ")
+	ads.Set(t, "2", domain("d", perDay("k", 2)))
+	r.log.Wait(t, "policies loaded")
+}
+
 func TestReadyWithoutLimitsAfterAWhile(t *testing.T) {
 	t.Parallel()
 	r := startProgram(t, "-envoy-xds", "127.0.0.1:1", "-envoy-xds-wait", "10ms", "-grpc-listen", "127.0.0.1:0")

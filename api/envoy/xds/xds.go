@@ -59,9 +59,9 @@ type Config struct {
 	Server, Node string
 	// TLS returns how to connect, for each connection anew; nil is without TLS.
 	TLS func() *tls.Config
-	// Apply puts a set in force. The error says what is wrong with it; then nothing has
-	// changed. It gets one set at a time, and none that is the same as that before.
-	Apply func(ctx context.Context, set []Resource) error
+	// Apply puts a set in force, unless it is unreadable. The error says what is wrong with it;
+	// then nothing has changed. It gets one set at a time, and none that is the same as that before.
+	Apply func(ctx context.Context, set []Resource, unreadable error) error
 	Log   *slog.Logger
 }
 
@@ -150,9 +150,9 @@ func (c *client) connection(ctx context.Context) error {
 
 // update puts the set of a response in force, or returns why not.
 func (c *client) update(ctx context.Context, r *discovery.DiscoveryResponse) error {
-	set, err := read(r.GetResources())
-	if err != nil {
-		set = []Resource{{YAML: err.Error()}} // not sent again and again either
+	set, unreadable := read(r.GetResources())
+	if unreadable != nil {
+		set = []Resource{{YAML: unreadable.Error()}} // not told again and again either
 	}
 	if c.heard && slices.Equal(set, c.last) {
 		if c.wrong != nil {
@@ -160,9 +160,7 @@ func (c *client) update(ctx context.Context, r *discovery.DiscoveryResponse) err
 		}
 		return c.wrong
 	}
-	if err == nil {
-		err = c.Apply(ctx, set)
-	}
+	err := c.Apply(ctx, set, unreadable)
 	if ctx.Err() == nil { // else it isn't known
 		c.heard, c.last, c.wrong = true, set, err
 	}

@@ -43,7 +43,10 @@ func watch(t *testing.T, server string) *watcher {
 	t.Helper()
 	w := &watcher{make(chan []Resource, 100), make(chan time.Duration, 1000), servertest.NewLog()}
 	c := &client{
-		Config: Config{Server: server, Node: "node-1", Log: slog.New(slog.NewTextHandler(w.log, nil)), Apply: func(_ context.Context, set []Resource) error {
+		Config: Config{Server: server, Node: "node-1", Log: slog.New(slog.NewTextHandler(w.log, nil)), Apply: func(_ context.Context, set []Resource, unreadable error) error {
+			if unreadable != nil {
+				return unreadable
+			}
 			w.sets <- set
 			for _, r := range set {
 				if strings.Contains(r.YAML, "wrong") {
