@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/memcached/pipeline"
 	"weir/counters/memcachedtest"
 )
 
@@ -332,27 +333,26 @@ func TestAnUnansweredPingOpensTheBreaker(t *testing.T) {
 // However many ask, a server is pinged once a second, on the shared socket.
 func TestPingsAreShared(t *testing.T) {
 	t.Parallel()
-	server := startSilent(t)
-	server.talk.Store(true)
-	s := openStore(t, server.address)
-	ping100 := func() {
-		var callers sync.WaitGroup
-		for range 100 {
-			callers.Go(func() { assert.Equal(t, []counters.ServerStatus{{Server: server.address}}, s.Ping()) })
+	synctest.Test(t, func(t *testing.T) {
+		server, s := openSilentServer(t)
+		server.talk.Store(true)
+		ping100 := func() {
+			var callers sync.WaitGroup
+			for range 100 {
+				callers.Go(func() { assert.Equal(t, []counters.ServerStatus{{Server: silentAddress}}, s.Ping()) })
+			}
+			callers.Wait()
 		}
-		callers.Wait()
-	}
-	start := time.Now()
-	ping100()
-	require.Equal(t, "version, connection 1", server.next(t))
-	require.Empty(t, server.asked)
-	require.Eventually(t, func() bool {
-		ping100()
-		return len(server.asked) > 0
-	}, patience, time.Millisecond)
-	require.GreaterOrEqual(t, time.Since(start), pingInterval)
-	require.Equal(t, "version, connection 1", server.next(t))
-	require.NoError(t, s.Close())
+		for range 3 {
+			ping100()
+			require.Equal(t, "version, connection 1", server.next(t))
+			time.Sleep(pingInterval - time.Nanosecond)
+			ping100()
+			require.Empty(t, server.asked)
+			time.Sleep(time.Nanosecond)
+		}
+		require.NoError(t, s.Close())
+	})
 }
 
 func TestCloseEndsTheProbe(t *testing.T) {
@@ -360,7 +360,12 @@ func TestCloseEndsTheProbe(t *testing.T) {
 	w := openTwo(t)
 	w.servers[0].Pause()
 	w.awaitOpen(t)
-	time.Sleep(2 * probeInterval) // so that a probe is under way
+	backend := w.members.Load().backends[0]
+	require.Eventually(t, func() bool {
+		backend.mu.Lock()
+		defer backend.mu.Unlock()
+		return backend.inUse == 1
+	}, patience, time.Millisecond, "a probe is under way")
 	require.NoError(t, w.Close())
 	assert.ErrorIs(t, w.add(0, time.Hour), counters.ErrUnavailable)
 	assert.ErrorIs(t, w.add(1, time.Hour), counters.ErrUnavailable)
@@ -368,41 +373,47 @@ func TestCloseEndsTheProbe(t *testing.T) {
 
 // A silentServer tells what it is asked, and says nothing until it is told to.
 type silentServer struct {
-	address string
-	asked   chan string // "version, connection 1"
-	talk    atomic.Bool
-	thinks  atomic.Int64 // nanoseconds before an answer
+	asked  chan string // "version, connection 1"
+	talk   atomic.Bool
+	thinks atomic.Int64 // nanoseconds before an answer
 }
 
-func startSilent(t *testing.T) *silentServer {
+const silentAddress = "192.0.2.1:1"
+
+// openSilentServer returns a silentServer, and a store on it for use in virtual time.
+func openSilentServer(t *testing.T) (*silentServer, *Store) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	s := &silentServer{address: listener.Addr().String(), asked: make(chan string, 1000)}
-	var running sync.WaitGroup
-	running.Go(func() {
-		for i := 1; ; i++ {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() {
-				defer conn.Close()
-				for scan := bufio.NewScanner(conn); scan.Scan(); {
-					s.asked <- fmt.Sprint(scan.Text(), ", connection ", i)
-					if s.talk.Load() {
-						time.Sleep(time.Duration(s.thinks.Load()))
-						fmt.Fprint(conn, "VERSION 1\r\n")
-					}
-				}
-			})
+	silent := &silentServer{asked: make(chan string, 1000)}
+	var connections atomic.Int64
+	s, err := newStore(Config{Servers: []string{silentAddress}, Timeout: timeout}, func(*server) pipeline.DialFunc {
+		return func(context.Context, string, string) (net.Conn, error) {
+			conn, peer := net.Pipe()
+			go silent.serve(peer, connections.Add(1))
+			return conn, nil
 		}
-	})
-	t.Cleanup(func() {
-		listener.Close()
-		running.Wait()
-	})
-	return s
+	}, nil)
+	require.NoError(t, err)
+	return silent, s
+}
+
+func (s *silentServer) serve(conn net.Conn, number int64) {
+	for scan := bufio.NewScanner(conn); scan.Scan(); {
+		s.asked <- fmt.Sprint(scan.Text(), ", connection ", number)
+		if s.talk.Load() {
+			time.Sleep(time.Duration(s.thinks.Load()))
+			fmt.Fprint(conn, "VERSION 1\r\n")
+		}
+	}
+}
+
+// requireClosedAgain waits until the breaker is closed.
+func requireClosedAgain(t *testing.T, s *Store) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	breaker := &s.members.Load().backends[0].breaker
+	breaker.await(ctx)
+	require.NoError(t, breaker.refuse())
 }
 
 // next waits until the server is asked something, and returns it.
@@ -421,34 +432,36 @@ func (s *silentServer) next(t *testing.T) string {
 // comes on a new connection.
 func TestAServerOwesAnswersToOneProbe(t *testing.T) {
 	t.Parallel()
-	server := startSilent(t)
-	s := openStore(t, server.address)
-	require.Error(t, s.Ping()[0].Err)
-	require.Equal(t, "version, connection 1", server.next(t), "the ping")
-	require.Equal(t, "version, connection 1", server.next(t), "the probe")
-	for range 100 {
-		require.ErrorIs(t, addTo(s, "k", time.Hour), counters.ErrNotSent)
-	}
-	require.Equal(t, "version, connection 2", server.next(t), "the next probe")
-	require.Empty(t, server.asked)
-	server.talk.Store(true)
-	require.Eventually(t, func() bool { return s.members.Load().backends[0].breaker.refuse() == nil }, patience, time.Millisecond)
-	require.NoError(t, s.Close())
+	synctest.Test(t, func(t *testing.T) {
+		server, s := openSilentServer(t)
+		require.Error(t, s.Ping()[0].Err)
+		require.Equal(t, "version, connection 1", server.next(t), "the ping")
+		require.Equal(t, "version, connection 1", server.next(t), "the probe")
+		for range 100 {
+			require.ErrorIs(t, addTo(s, "k", time.Hour), counters.ErrNotSent)
+		}
+		require.Equal(t, "version, connection 2", server.next(t), "the next probe")
+		require.Empty(t, server.asked)
+		server.talk.Store(true)
+		requireClosedAgain(t, s)
+		require.NoError(t, s.Close())
+	})
 }
 
 // A server that answers later than any operation waits isn't back.
 func TestALateAnswerDoesNotCloseTheBreaker(t *testing.T) {
 	t.Parallel()
-	server := startSilent(t)
-	s := openStore(t, server.address)
-	server.thinks.Store(int64(2 * timeout))
-	server.talk.Store(true)
-	s.members.Load().backends[0].breaker.note(down, context.DeadlineExceeded)
-	for range 5 {
-		require.Equal(t, "version, connection 1", server.next(t))
-		require.Error(t, s.members.Load().backends[0].breaker.refuse())
-	}
-	server.thinks.Store(0)
-	require.Eventually(t, func() bool { return s.members.Load().backends[0].breaker.refuse() == nil }, patience, time.Millisecond)
-	require.NoError(t, s.Close())
+	synctest.Test(t, func(t *testing.T) {
+		server, s := openSilentServer(t)
+		server.thinks.Store(int64(2 * timeout))
+		server.talk.Store(true)
+		s.members.Load().backends[0].breaker.note(down, context.DeadlineExceeded)
+		for range 5 {
+			require.Equal(t, "version, connection 1", server.next(t))
+			require.Error(t, s.members.Load().backends[0].breaker.refuse())
+		}
+		server.thinks.Store(0)
+		requireClosedAgain(t, s)
+		require.NoError(t, s.Close())
+	})
 }
