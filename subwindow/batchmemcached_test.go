@@ -14,6 +14,7 @@ import (
 
 	"weir/counters"
 	"weir/counters/limitertest"
+	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
 	"weir/subwindow"
 )
@@ -117,26 +118,33 @@ func TestBatchesRepayWhileTheirServerStalls(t *testing.T) {
 	for _, slots := range []int{1, 60} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
 			t.Parallel()
-			const timeout, clients, limit, connections = 50 * time.Millisecond, 400, 1_000_000, 3
+			const timeout, clients, limit, connections = 250 * time.Millisecond, 400, 1_000_000, 3
 			server := memcachedtest.Start(t)
 			var notGivenBack atomic.Int64
-			l, err := subwindow.New(openMemcached(t, server.Addr), newWindow(t, time.Hour, slots, false),
+			store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: timeout})
+			require.NoError(t, err)
+			t.Cleanup(func() { assert.NoError(t, store.Close()) })
+			l, err := subwindow.New(store, newWindow(t, time.Hour, slots, false),
 				counters.Options{Policy: "p", Limit: "l", StoreTimeout: timeout, RefundFailed: func() { notGivenBack.Add(1) }})
 			require.NoError(t, err)
 			var admitted [clients]atomic.Int64
-			begin := time.Now()
+			var together, alone atomic.Int64 // decided with the server, and without it
+			var over atomic.Bool
 			var asking sync.WaitGroup
 			for range connections {
 				asking.Go(func() {
-					for time.Since(begin) < 3*time.Second {
+					for !over.Load() {
 						numbers := rand.Perm(clients)[:clients/2]
 						asked, now := make([]counters.Request, len(numbers)), time.Now()
 						for i, n := range numbers {
 							asked[i] = counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit, Now: now}
 						}
 						for i, taken := range limitertest.TakeAll(&counters.Deadline{At: now.Add(timeout)}, l, asked) {
-							if taken.Err != nil {
+							if taken.Err == nil {
+								together.Add(1)
+							} else {
 								taken.Decision, taken.Err = l.TakeLocal(asked[i], taken.Err)
+								alone.Add(1)
 							}
 							if assert.NoError(t, taken.Err) && taken.Allowed {
 								admitted[numbers[i]].Add(1)
@@ -145,12 +153,18 @@ func TestBatchesRepayWhileTheirServerStalls(t *testing.T) {
 					}
 				})
 			}
-			for time.Since(begin) < 2500*time.Millisecond {
-				time.Sleep(time.Duration(rand.IntN(int(timeout))))
+			awaitUpTo := func(most int64, decided *atomic.Int64) {
+				end := decided.Load() + rand.Int64N(most+1)
+				require.Eventually(t, func() bool { return decided.Load() >= end }, time.Minute, time.Millisecond)
+			}
+			defer over.Store(true)
+			for range 10 {
+				awaitUpTo(4*clients, &together)
 				server.Pause()
-				time.Sleep(time.Duration(rand.IntN(int(3 * timeout))))
+				awaitUpTo(2*clients, &alone)
 				server.Resume()
 			}
+			over.Store(true)
 			asking.Wait()
 			require.Eventually(t, func() bool { l.Flush(); return l.Owing() == 0 }, 30*time.Second, 10*time.Millisecond)
 			fresh, err := subwindow.New(openMemcached(t, server.Addr), newWindow(t, time.Hour, slots, false),
