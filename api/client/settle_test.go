@@ -413,7 +413,7 @@ func TestAPlaceOfACallerWhoHasLeftIsGivenBack(t *testing.T) {
 			gone <- err
 		}()
 		if others > 0 {
-			time.Sleep(20 * time.Millisecond) // both are there, most likely
+			require.Eventually(t, func() bool { return c.Waiting() == 2 }, patience, time.Millisecond)
 			answer <- struct{}{}
 		}
 		<-asked

@@ -59,7 +59,8 @@ func TestWithoutDescriptors(t *testing.T) {
 
 	server.Kill()
 	require.True(t, degraded("/v1/check", `{"policy":"default","client":"c"}`)) // it has lost its connection
-	time.Sleep(3 * time.Second)                                                 // who waits to be accepted takes what is free, at most a second later
+	// If its file weren't kept, a connection that waits to be accepted would have it within a second.
+	time.Sleep(3 * time.Second)
 	server.Restart()
 	assert.Eventually(t, func() bool { return !degraded("/v1/check", `{"policy":"default","client":"c"}`) }, servertest.Patience, 100*time.Millisecond)
 
