@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/labstack/echo/v4"
 )
 
 const (
@@ -67,23 +65,6 @@ func AskBy(ctx context.Context, client *http.Client, method, url, body string) (
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	return Reply{response.StatusCode, response.Header, text}, err
-}
-
-// NoopHandler answers r to every check that it has read.
-func NoopHandler(r Reply) http.Handler {
-	e := echo.New()
-	contentType := r.Header.Get(echo.HeaderContentType)
-	e.POST(CheckPath, func(c echo.Context) error {
-		if _, err := io.Copy(io.Discard, c.Request().Body); err != nil {
-			return err
-		}
-		header := c.Response().Header()
-		for name, values := range r.Header {
-			header[name] = values
-		}
-		return c.Blob(r.Status, contentType, r.Body)
-	})
-	return e
 }
 
 // Metric returns the sum of a metric of a server over all its labels.
