@@ -31,11 +31,14 @@ type running struct {
 	end     func() error // ends it and returns what run returned
 }
 
+// fromOutside says what reads HTTP, if the environment of the tests does: processes inherit that.
+func fromOutside() []string { return env(map[string]string{"WEIR_HTTP": os.Getenv("WEIR_HTTP")}) }
+
 // startProgram runs a program on a free port until the test ends.
 func startProgram(t *testing.T, args ...string) *running {
 	t.Helper()
 	r := &running{log: servertest.NewLog(), hangup: make(chan os.Signal)}
-	cfg, err := parseConfig(append([]string{"-listen", "127.0.0.1:0"}, args...), env(nil), io.Discard)
+	cfg, err := parseConfig(append([]string{"-listen", "127.0.0.1:0"}, args...), fromOutside(), io.Discard)
 	require.NoError(t, err)
 	p, err := newProgram(cfg, r.log)
 	require.NoError(t, err)

@@ -72,7 +72,7 @@ func TestDrainedListenerAcceptsWhatHasBegun(t *testing.T) {
 func TestShutdownAwaitsHandshakes(t *testing.T) {
 	t.Parallel()
 	run := func() (int, time.Duration, error) {
-		cfg, err := parseConfig([]string{"-listen", "127.0.0.1:0"}, env(nil), io.Discard)
+		cfg, err := parseConfig([]string{"-listen", "127.0.0.1:0"}, fromOutside(), io.Discard)
 		require.NoError(t, err)
 		log := servertest.NewLog()
 		p, err := newProgram(cfg, log)
