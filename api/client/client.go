@@ -382,7 +382,7 @@ func (c *Client) askOne(ctx context.Context, method, path string, body []byte, s
 			err = errors.New("it names no policy, and has no receipt")
 		}
 		if err != nil {
-			err = unreadable(err)
+			r, err = reply{}, unreadable(err)
 		}
 	}
 	return r, err

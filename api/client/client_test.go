@@ -283,15 +283,17 @@ func TestWhatIsNotWeirAnswersNothing(t *testing.T) {
 	t.Parallel()
 	w, c := start(t, client.Config{}, newPolicy("llm", fixed("llm", 2)))
 	receipt := check(t, c, client.Check{Policy: "llm", Client: "alice", Settle: true}).Receipt
-	for _, body := range []string{"<html>", "{}", `{"status":"ok"}`, `{"results":[]}`} {
+	for _, body := range []string{"<html>", "{}", `{"status":"ok"}`, `{"results":[]}`, `{"allowed":true}`} {
 		w.answers(func(w http.ResponseWriter, _ *http.Request) bool {
 			_, _ = io.WriteString(w, body)
 			return true
 		})
-		_, err := c.Peek(t.Context(), "llm", "alice")
+		a, err := c.Peek(t.Context(), "llm", "alice")
 		assert.ErrorContains(t, err, "what answers isn't weir", body)
-		_, err = c.Charge(t.Context(), client.Charge{Policy: "llm", Client: "alice"})
+		assert.Zero(t, a, body)
+		a, err = c.Charge(t.Context(), client.Charge{Policy: "llm", Client: "alice"})
 		assert.ErrorContains(t, err, "what answers isn't weir", body)
+		assert.Zero(t, a, body)
 		same, err := c.Renew(t.Context(), receipt)
 		assert.ErrorContains(t, err, "what answers isn't weir", body)
 		assert.Equal(t, receipt, same)
