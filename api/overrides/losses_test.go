@@ -133,6 +133,31 @@ func TestTheCounterCannotBeRead(t *testing.T) {
 	}
 }
 
+// A change of which the store doesn't say that it was done is in force soon all the same, if it was.
+func TestAChangeThatNobodyKnowsOf(t *testing.T) {
+	two(t, func(t *testing.T, s *memory.Store, a, b *instance) {
+		unsure := newInstance(unsureStore{s})
+		defer unsure.watch(t)()
+		a.set(t, block(t, "b", time.Second))
+		time.Sleep(2 * time.Second)
+		_, err := unsure.Set(t.Context(), block(t, "c", time.Hour), 0)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		time.Sleep(2*interval + 1) // the others look after this one
+		synctest.Wait()
+		for _, i := range []*instance{unsure, a, b} {
+			require.Equal(t, []string{"c"}, i.blocked())
+		}
+	})
+}
+
+// An unsureStore has swapped, but doesn't say so.
+type unsureStore struct{ *memory.Store }
+
+func (s unsureStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	_, _, _ = s.Store.Swap(ctx, key, old, value, ttl)
+	return counters.State{}, false, counters.ErrTimeout
+}
+
 // A muteStore has no counters.
 type muteStore struct {
 	*memory.Store

@@ -77,7 +77,7 @@ type Overrides struct {
 
 	writing sync.Mutex // held through a change, and through a look
 	counter int64      // as it stood before the list was last read
-	untold  bool       // the others are still to be told of a change
+	untold  bool       // the others are still to be told of a change, perhaps
 	foreign bool       // what is in the place of the list isn't one, as the log has said
 
 	mu      sync.Mutex // of the rest
@@ -214,6 +214,7 @@ func (o *Overrides) change(ctx context.Context, do func(l *list, now time.Time) 
 			return nil
 		}
 	}
+	o.untold = true // the store may have it
 	return err
 }
 
@@ -344,12 +345,12 @@ func (o *Overrides) look(ctx context.Context, anyway bool) error {
 		next := o.remembers(now)
 		news := next.merge(seen)
 		if seen.merge(next) {
+			o.untold = true // also if it fails: the next look goes on
 			var swapped bool
 			if state, swapped, err = o.cfg.Store.Swap(ctx, o.listKey, state, next.encode(), o.ttl(next, now)); err != nil || !swapped {
 				continue
 			}
 			o.cfg.Log.Warn("overrides that the store had lost are put back", slog.Int("overrides", len(next.inForce(now))))
-			o.untold = true
 		}
 		if !unread {
 			o.counter = counter[0]
