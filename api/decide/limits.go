@@ -168,16 +168,15 @@ func (d *Decider) except(c *LimitCheck) {
 
 // GiveBack gives back the Cost of each check, as far as it is in use, of each client
 // counters.MaxCost at most, and answers in them how their limits stand then; if the store can't, as far as is
-// known. It takes no longer than the store timeout. The limits must be buckets, count in
+// known. It ends within the store timeout of now. The limits must be buckets, count in
 // windows, of which a sliding one gives back what was counted in the slot of now, or have
 // leases, of which those end that would end first.
-func (d *Decider) GiveBack(checks []LimitCheck) {
+func (d *Decider) GiveBack(checks []LimitCheck, now time.Time) {
 	type client struct {
 		limiter counters.Limiter
 		name    string
 		value   int64
 	}
-	now := d.Now()
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
 	byClient := make(map[client]*LimitCheck)
 	var sums []*LimitCheck // of each client

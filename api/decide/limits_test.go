@@ -149,7 +149,7 @@ func TestAnotherInstanceGivesBack(t *testing.T) {
 	require.True(t, takes(a, 10))
 	back := []LimitCheck{checkOfB("c", 10, policy.Strict)}
 	back[0].Cost = 5
-	b.GiveBack(back)
+	b.GiveBack(back, b.Now())
 	require.EqualValues(t, 5, back[0].Remaining)
 	at = at.Add(time.Second) // a knows its denials for so long
 	assert.True(t, takes(a, 4))
@@ -170,7 +170,7 @@ func TestGiveBack(t *testing.T) {
 			checks[i] = c
 			checks[i].Cost = cost
 		}
-		d.GiveBack(checks)
+		d.GiveBack(checks, d.Now())
 		return checks
 	}
 	assert.EqualValues(t, 9, back(3)[0].Remaining)
@@ -196,7 +196,7 @@ func TestGiveBackWhatDrainsForCenturies(t *testing.T) {
 	c.Cost = counters.MaxCost
 	require.False(t, d.TakeLimits([]LimitCheck{c}, nil))
 	back := []LimitCheck{c, c} // together more than a request may cost
-	d.GiveBack(back)
+	d.GiveBack(back, d.Now())
 	assert.EqualValues(t, 10, back[0].Remaining)
 	assert.True(t, back[0].Allowed)
 }
@@ -261,7 +261,7 @@ func TestGivingBackWithASilentStore(t *testing.T) {
 			checks[i].Limit = &limit
 		}
 		began := time.Now()
-		d.GiveBack(checks)
+		d.GiveBack(checks, d.Now())
 		assert.Equal(t, d.StoreTimeout, time.Since(began))
 		assert.EqualValues(t, 9, checks[0].Remaining)
 		assert.EqualValues(t, 10, checks[1].Remaining)

@@ -147,6 +147,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	if s.headers == Draft11 {
 		header = q.header
 	}
+	now := inForce.decider.Now()
 	allowed := len(q.checks) == 0 || inForce.decider.TakeLimits(q.checks, header)
 	if len(q.returns) > 0 {
 		for i := range q.returns {
@@ -154,7 +155,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 				q.returns[i].Cost = 0
 			}
 		}
-		inForce.decider.GiveBack(q.returns)
+		inForce.decider.GiveBack(q.returns, now)
 	}
 	s.countDenials(q, inForce.denied)
 	s.addHits(q)

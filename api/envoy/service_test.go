@@ -9,11 +9,13 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,7 +27,12 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"weir/api/decide"
 	"weir/api/policy"
+	"weir/api/telemetry"
+	"weir/counters"
+	"weir/counters/memory"
+	"weir/subwindow"
 )
 
 const (
@@ -599,4 +606,51 @@ func TestAsManyDescriptorsAsThereMayBe(t *testing.T) {
 		}
 		assert.EqualValues(t, map[string]int{"same": 10_000, "apart": 19_999}[name], least)
 	}
+}
+
+// A silent limiter waits for its store for as long as it may.
+type silent struct{ counters.Limiter }
+
+func (silent) wait(ctx context.Context) (counters.Decision, error) {
+	at, _ := ctx.Deadline()
+	time.Sleep(time.Until(at))
+	return counters.Decision{}, counters.ErrTimeout
+}
+
+func (s silent) Take(ctx context.Context, _ counters.Request) (counters.Decision, error) {
+	return s.wait(ctx)
+}
+
+func (s silent) Peek(ctx context.Context, _ counters.Request) (counters.Decision, error) {
+	return s.wait(ctx)
+}
+
+// A request that takes and gives back waits for a silent store no longer than one that takes.
+func TestTakingAndGivingBackShareTheStoreTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		window, err := subwindow.NewFixedWindow(time.Minute)
+		require.NoError(t, err)
+		limiter, err := subwindow.New(memory.New(nil), window, counters.Options{Policy: PolicyName, Limit: "minute", ClockSkew: -1, StoreTimeout: -1})
+		require.NoError(t, err)
+		root := new(Descriptor)
+		for _, key := range []string{"takes", "gives"} {
+			d := limited(key, "", 10)
+			d.Rule.Limit.Algorithm, d.Rule.Limit.Window = "fixed_window", time.Minute
+			d.Rule.Bind(silent{limiter})
+			require.NoError(t, root.Add(d))
+		}
+		shared := &policy.Policy{Name: PolicyName, OnStoreError: policy.StoreErrorLocal}
+		checks := telemetry.NewMetrics(prometheus.NewRegistry(), "test").LimitChecks(shared, nil, telemetry.Listeners{})
+		s := NewService(Off, false, nil)
+		s.SetConfig(&Config{Domains: map[string]*Descriptor{"d": root}},
+			decide.NewDecider(decide.Config{StoreTimeout: time.Second, Now: time.Now}, shared, checks), func(string) {})
+		gives := entries("gives", "a")
+		gives.IsNegativeHits = true
+		began := time.Now()
+		r, err := s.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{entries("takes", "a"), gives}})
+		require.NoError(t, err)
+		assert.Equal(t, rls.RateLimitResponse_OK, r.GetOverallCode())
+		assert.Equal(t, time.Second, time.Since(began))
+	})
 }
