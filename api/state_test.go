@@ -203,7 +203,8 @@ func TestStateNamesWhatHolds(t *testing.T) {
 // The history has each second's decisions, also across reloads.
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
+	s := newService(newPolicy("api", fixed("per-minute", 3, time.Minute)))
+	s.check(t, `{"policy":"api","client":"c"}`) // in the first second, too
 	s.Sample()
 	for second := range 3 {
 		for range second {
@@ -215,7 +216,7 @@ func TestHistory(t *testing.T) {
 	var j historyJSON
 	r := s.do(t, http.MethodGet, "/v1/policies/api/history?seconds=4", "")
 	require.NoError(t, json.Unmarshal([]byte(r.Body), &j))
-	assert.Equal(t, []uint32{0, 0, 1, 1}, j.Decisions["allowed"])
+	assert.Equal(t, []uint32{1, 0, 1, 1}, j.Decisions["allowed"])
 	assert.Equal(t, []uint32{0, 0, 0, 1}, j.Decisions["denied"])
 	assert.Equal(t, []uint32{0, 0, 0, 0}, j.Decisions["degraded"])
 	for range 400 {
@@ -228,6 +229,25 @@ func TestHistory(t *testing.T) {
 	requireProblem(t, s.do(t, http.MethodGet, "/v1/policies/api/history?second=4", ""), http.StatusBadRequest, `there is no parameter "second"; there is seconds`)
 	requireProblem(t, s.do(t, http.MethodGet, "/v1/policies/api/history?seconds=4;", ""), http.StatusBadRequest, `the query can't be read: invalid semicolon separator in query`)
 	requireProblem(t, s.do(t, http.MethodGet, "/v1/policies/api/history?seconds=", ""), http.StatusBadRequest, `seconds is "" and must be a whole number from 1 to 300`)
+}
+
+// A policy that goes and comes back has decided nothing meanwhile.
+func TestHistoryOfAPolicyThatComesBack(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 3, time.Minute)), newPolicy("other", fixed("per-minute", 3, time.Minute)))
+	policies := s.active.Load().policies
+	s.check(t, `{"policy":"api","client":"c"}`)
+	s.Sample()
+	s.SetPolicies(policy.Policies{"other": policies["other"]})
+	s.Sample()
+	s.SetPolicies(policies)
+	s.check(t, `{"policy":"api","client":"d"}`)
+	s.check(t, `{"policy":"api","client":"d"}`)
+	s.Sample()
+	var j historyJSON
+	r := s.do(t, http.MethodGet, "/v1/policies/api/history?seconds=3", "")
+	require.NoError(t, json.Unmarshal([]byte(r.Body), &j))
+	assert.Equal(t, []uint32{0, 0, 2}, j.Decisions["allowed"])
 }
 
 // A page of another site may change nothing and learn nothing, whatever it sends; what a

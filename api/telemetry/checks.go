@@ -76,7 +76,8 @@ func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks 
 
 // checksWithoutLimits returns Checks that don't count what each limit of p does.
 func (m *Metrics) checksWithoutLimits(p *policy.Policy, before *Checks, l Listeners) *Checks {
-	if before == nil {
+	isNew := before == nil
+	if isNew {
 		before = &Checks{kept: &kept{allowed: topk.New(), denied: topk.New(), cost: topk.New()}}
 	}
 	c := &Checks{
@@ -89,6 +90,9 @@ func (m *Metrics) checksWithoutLimits(p *policy.Policy, before *Checks, l Listen
 	}
 	for v, name := range decide.Verdicts {
 		c.verdicts[v] = m.checks.WithLabelValues(p.Name, name)
+	}
+	if isNew {
+		c.kept.history.before = c.totals() // of when a policy of its name was there before, perhaps
 	}
 	for o, name := range settlementOutcomes {
 		c.settlements[o] = m.settlements.WithLabelValues(p.Name, name)
@@ -287,12 +291,13 @@ func (c *Checks) log(a *decide.Answer) {
 }
 
 // Sample ends a second of the history. It is to be called once a second.
-func (c *Checks) Sample() {
-	var now totals
+func (c *Checks) Sample() { c.kept.history.sample(c.totals()) }
+
+func (c *Checks) totals() (all totals) {
 	for i, counter := range append(c.verdicts[:], c.degraded) {
-		now[i] = valueOf(counter)
+		all[i] = valueOf(counter)
 	}
-	c.kept.history.sample(now)
+	return all
 }
 
 // History returns for each verdict by its name, and for "degraded", how many checks were

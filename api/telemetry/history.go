@@ -21,7 +21,7 @@ type totals [len(decide.Verdicts) + 1]float64
 // A history is what was decided in the last seconds. The zero value has none.
 type history struct {
 	mu      sync.Mutex
-	before  *totals // when the last second ended; nil before the first
+	before  totals // when the last second ended
 	seconds [HistorySeconds][len(totals{})]uint32
 	next    int // is overwritten next
 }
@@ -30,13 +30,11 @@ type history struct {
 func (h *history) sample(now totals) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.before != nil {
-		for i := range now {
-			h.seconds[h.next][i] = uint32(max(0, now[i]-h.before[i])) // by another on_store_error, degraded begins anew
-		}
-		h.next = (h.next + 1) % HistorySeconds
+	for i := range now {
+		h.seconds[h.next][i] = uint32(max(0, now[i]-h.before[i])) // by another on_store_error, degraded begins anew
 	}
-	h.before = &now
+	h.next = (h.next + 1) % HistorySeconds
+	h.before = now
 }
 
 // last returns how many were each of inHistory in each of the last n seconds, the oldest
