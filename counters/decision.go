@@ -33,8 +33,8 @@ type Request struct {
 	Now time.Time
 	// Reserved says that the cost is an estimate: any instance may give part of it back.
 	Reserved bool
-	// Renews is when the lease began that the request is to go on with, in Unix
-	// nanoseconds; 0 means a new one. Only limits of what is under way have leases.
+	// Renews is the start, in Unix nanoseconds, of the lease that the request renews; 0 asks
+	// for a new one. Only limits of what is under way at once have leases.
 	Renews int64
 }
 
@@ -115,15 +115,15 @@ type Decision struct {
 	Contended bool
 }
 
-// EarliestLeases as a Receipt's Position gives back the leases that end first, whoever has
-// them: of a caller who knows how many have ended, and not which.
+// EarliestLeases as a Receipt's Position gives back the leases that end first, whoever holds
+// them. It is for callers who know how many have ended, but not which.
 const EarliestLeases = -1
 
 // A Receipt is opaque: only the limiter that gave it can read it. The zero value
 // is that of a decision which needs none.
 type Receipt struct {
-	// At is when the cost was admitted, in Unix nanoseconds; 0 if the request that gives
-	// it back has the Now of the one that it undoes.
+	// At is when the cost was admitted, in Unix nanoseconds; 0 means the Now of the request
+	// that gives it back.
 	At int64
 	// Generation is when the state that has consumed the cost began, in Unix
 	// nanoseconds, and Position where in that the cost stands: in a bucket the total consumed

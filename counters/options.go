@@ -64,9 +64,9 @@ type Options struct {
 	RefundFailed func()
 }
 
-// Unhurried is for limiters, for what nobody waits for any more: it calls f with a
-// context that gives it the StoreTimeout of so many checks, of several at most a
-// second in all, and returns what f returns.
+// Unhurried is for limiters, for what nobody waits for any more. It calls f with a
+// context that lasts one StoreTimeout for each of the checks, but of several at most a second
+// in all, and returns what f returns.
 func (o *Options) Unhurried(checks int, f func(ctx context.Context) error) error {
 	one := cmp.Or(o.StoreTimeout, DefaultTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), max(one, min(time.Duration(checks)*one, time.Second)))

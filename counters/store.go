@@ -120,8 +120,8 @@ type ManyStore interface {
 	// become of each. If done reports that there is more, begin is called again,
 	// before it is for others of the server that haven't begun.
 	//
-	// A done whose err isn't nil is the last for its key, and without a begin: nothing
-	// was sent. err is ErrNotAdded or an ErrNotSent then.
+	// If nothing can be sent for a key, done is called for it without a begin, for the last
+	// time, and err is ErrNotAdded or an ErrNotSent. Otherwise err is nil.
 	//
 	// begin and done should be short, and may be called concurrently for different
 	// keys. AddMany returns after the last of them.

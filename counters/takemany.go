@@ -11,9 +11,9 @@ const (
 	// busyTries is how often each of the others is tried again, as pieces of other
 	// batches are soon over.
 	busyTries = 2
-	// slowLeads is how many clients of a TakeMany are asked about apart from others at
-	// once, and slowShifts how often as many more are begun until the StoreTimeout, as
-	// they may be those of a server that is silent.
+	// slowLeads is how many clients of a TakeMany are asked about at once, apart from others.
+	// As their server may be silent, as many more begin, slowShifts times until the
+	// StoreTimeout.
 	slowLeads  = 128
 	slowShifts = 16
 )

@@ -7,8 +7,8 @@ import "time"
 // vanish while it matters.
 const expiryMargin = 2 * time.Second
 
-// TTL returns how long a counter must be kept that matters for the duration left by this
-// instance's clock, and for up to the horizon longer by those of others.
+// TTL returns how long to keep a counter that matters for the duration left by this instance's
+// clock, and for up to the horizon longer by the clocks of others.
 func TTL(left, horizon time.Duration) time.Duration {
 	return left + horizon + expiryMargin
 }

@@ -47,7 +47,7 @@ type flight struct {
 	outcome     ledger.Outcome
 }
 
-// presumed returns how much of what is alone is taken for counted by the store, and so isn't due.
+// presumed returns how much of alone the store is taken to have counted, so that it isn't due.
 func (f *flight) presumed() int64 { return min(f.alone, f.in) }
 
 // An account is what a process knows of a client. What is in use of a slot is what
@@ -241,8 +241,8 @@ func (a *account) placeOf(bucket int64) (i int, known bool) {
 	return slices.BinarySearchFunc(a.dues(), bucket, func(d due, bucket int64) int { return cmp.Compare(d.bucket, bucket) })
 }
 
-// toTell returns what of a due may be told now: not what a flight may still count, nor that
-// what was taken for counted is given back.
+// toTell returns how much of a due may be told now. Two things must wait: what a flight may still
+// count, and a refund of what is only taken for counted.
 func (a *account) toTell(d due) int64 {
 	cost := d.cost
 	for _, f := range a.flights() {
@@ -282,8 +282,8 @@ func (a *account) owesAlone() bool {
 	return slices.ContainsFunc(a.dues(), func(d due) bool { return d.cost > 0 })
 }
 
-// standsFor returns what a cost admitted alone stands for, if others go on admitting in the
-// proportion of what is counted: in that slot, and in a later one, where nothing was admitted
+// standsFor returns what all instances admit together while this one admits the cost alone, if they
+// keep to the proportion of what is counted in that slot, or of all where nothing was admitted
 // alone yet. The first cost stands for itself: one may always be admitted.
 func (a *account) standsFor(bucket, cost int64) (here, later int64) {
 	if !a.owesAlone() {
@@ -297,7 +297,7 @@ func (a *account) standsFor(bucket, cost int64) (here, later int64) {
 	return max(cost, min(later, ledger.StandsFor(d.cost+cost, a.owed.share)-d.cost-d.more)), later
 }
 
-// expectUntil notes that the store has answered: the others are given until then to tell.
+// expectUntil notes that the store has answered: the others have until then to tell it what they owe.
 func (a *account) expectUntil(until int64) {
 	if u := a.owed; u != nil && u.until == 0 {
 		u.until = until
@@ -453,8 +453,8 @@ func (a *account) forgo(asked due, value int64) {
 	a.owe(asked.bucket, -cost, 0)
 }
 
-// noteRead notes that the slot of flights was read: what it has beyond what was before them is
-// taken for theirs, and isn't due any more. It reports whether that is anything.
+// noteRead notes that a slot in which flights count was read: what it has more than before them
+// is taken for theirs, and isn't due any more. It reports whether that is anything.
 func (a *account) noteRead(bucket, value int64) (counted bool) {
 	for _, f := range a.flights() {
 		if f.bucket != bucket || f.seen {

@@ -11,8 +11,8 @@ import (
 	"weir/counters/ledger"
 )
 
-// look has everything read that may have changed, or all; or only whether the client
-// was reset.
+// look reads the slots that may have changed, or all of them, or only whether the client was
+// reset.
 func (w *work) look() ledger.Step {
 	a := w.a
 	w.step, w.dues = stepLook, append(w.dues, a.dues()...)
@@ -33,7 +33,7 @@ func (w *work) look() ledger.Step {
 	return ledger.Together
 }
 
-// reads makes keys those of what has to be read.
+// reads names the keys that have to be read.
 func (w *work) reads(all, generation, current bool) {
 	a := w.a
 	w.buckets = w.buckets[:0]
@@ -85,7 +85,7 @@ func (w *work) nameKeys(generation bool) {
 	w.read = slices.Grow(w.read[:0], len(w.keys))[:len(w.keys)]
 }
 
-// count has the chosen costs added.
+// count adds the chosen costs.
 func (w *work) count() ledger.Step {
 	a := w.a
 	w.step = stepCount
@@ -99,7 +99,7 @@ func (w *work) count() ledger.Step {
 	return ledger.Together
 }
 
-// tellDues has the store told what is due, and reports whether that is anything.
+// tellDues tells the store what is due, and reports whether there is anything to tell.
 func (w *work) tellDues() bool {
 	a := w.a
 	w.step = stepTell
@@ -123,15 +123,15 @@ func (w *work) tellDues() bool {
 	return len(w.additions) > 0
 }
 
-// mayBeFinal reports whether a slot may be final to another instance by the deadline, so
-// that it must be told that the slot's count has changed: the horizon, which the others wait
-// for, is the store timeout and the clock skew.
+// mayBeFinal reports whether another instance may take a slot for final before the deadline, so
+// that it must be told of a change there. Others wait for the horizon, which is the store
+// timeout and the clock skew.
 func (w *work) mayBeFinal(bucket int64) bool {
 	end := time.Unix(0, (bucket+1)*int64(w.window.Width))
 	return !w.deadline.IsZero() && !w.window.fixed() && w.deadline.Add(w.options.ClockSkew-w.options.StoreTimeout).After(end)
 }
 
-// repair has what the store has lost put back, others told of that, and all read.
+// repair puts back what the store has lost, tells others of that, and reads everything.
 func (w *work) repair() ledger.Step {
 	a := w.a
 	w.step = stepRepair

@@ -21,16 +21,15 @@ type family struct {
 	book    *ledger.Book[account]
 }
 
-// name sees to it that a has the beginning of its keys. Of one that has none yet no slot was read.
+// name gives a the beginning of its keys, unless it has one. An account without it has read nothing.
 func (f *family) name(a *account, client string) {
 	if a.key == "" {
 		a.key, a.final = f.keys.Client(client), math.MinInt64
 	}
 }
 
-// change raises a generation, so that others read everything anew. The number
-// follows from the moment and the generation that is known, so that what is
-// simulated can be replayed.
+// change raises a generation, so that others read everything anew. The number is random, but
+// follows from the moment and the known generation, so that a simulation can be replayed.
 func (f *family) change(a *account, now int64) counters.Addition {
 	random := rand.New(rand.NewPCG(uint64(now), uint64(a.generation)))
 	return counters.Addition{
@@ -61,7 +60,7 @@ func (f *family) decideAlone(a *account, use []int64, p position, r *counters.Re
 	return d
 }
 
-// standing returns r with the cost that it stands for, as far as that can ever fit.
+// standing returns r with the cost that it stands for, but no more than can ever fit.
 func standing(r counters.Request, cost int64) *counters.Request {
 	r.Cost = max(r.Cost, min(r.Limit, cost))
 	return &r

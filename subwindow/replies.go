@@ -8,7 +8,7 @@ import (
 	"weir/counters/ledger"
 )
 
-// tally notes that the store has counted the sum, and has n then, and what it has read.
+// tally notes that the store has counted the sum, which makes n, and what was read with it.
 func (w *work) tally(n int64) {
 	a := w.a
 	a.flight = nil
@@ -22,8 +22,8 @@ func (w *work) tally(n int64) {
 	w.fillSlots()
 }
 
-// see takes over what the store has in a slot besides what this process has counted,
-// notes whose it is, and returns how much is missing.
+// see takes over what the store has in a slot, notes how much of it is this process's, and
+// returns how much is missing.
 func (w *work) see(bucket, value int64, lasting bool, own int64) (missing int64) {
 	others, missing := w.a.see(bucket, value, lasting, w.reset())
 	if w.a.counted && bucket >= w.a.first {

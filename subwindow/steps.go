@@ -10,12 +10,12 @@ import (
 	"weir/counters/ledger"
 )
 
-// mostTogether is how many slots of a client are told together with others'
-// exchanges: they are one of many things that are sent in a piece.
+// mostTogether is how many slots of a client may be told in one exchange with those of other
+// clients: with more they are told apart, as they would fill the piece that all share.
 const mostTogether = 128
 
-// mostSteps bounds a leader's work for the calls of a slot: a store may lose again
-// and again what is put back.
+// mostSteps bounds a leader's work for the calls of a slot, as a store may lose what is put
+// back again and again.
 const mostSteps = 64
 
 // Begin implements ledger.Work.

@@ -97,7 +97,7 @@ func NewWindow(length time.Duration, slots int, strict bool) (Window, error) {
 // maxKeys bounds the keys that a check may have to read.
 const maxKeys = 4096
 
-// check returns what is wrong with w, which anybody may have made.
+// check returns what is wrong with w: its fields are exported, so it may not come from NewWindow.
 func (w Window) check() error {
 	switch {
 	case w.Slots < 0 || w.Slots > MaxSubWindows:
@@ -149,7 +149,7 @@ func (w Window) late() time.Duration {
 	return w.Horizon
 }
 
-// lateSlots returns how many slots a request may be behind others.
+// lateSlots returns how many slots a request may lag behind others.
 func (w Window) lateSlots() int64 { return int64((w.Horizon + w.Width - 1) / w.Width) }
 
 // ttl returns how long the counter of a slot must be kept that has been open

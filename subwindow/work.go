@@ -11,7 +11,7 @@ import (
 
 type call = ledger.Call[account]
 
-// A work is that of a leader: step by step, until its calls are answered. Calls
+// A work is what a leader does: one step after another, until its calls are answered. Calls
 // that fall in the same slot are decided together.
 type work struct {
 	*family

@@ -109,8 +109,7 @@ func (j *allOrNone) group() {
 	}
 }
 
-// askAll asks the groups, or as many as it takes for a denial. Where denied
-// requests count, it asks all.
+// askAll asks the groups until one denies. Where denied requests count, it asks all.
 func (j *allOrNone) askAll() {
 	denied := slices.ContainsFunc(j.answers, func(a *Answer) bool { return !a.Allowed && !a.Policy.Shadow })
 	var left [][]asking

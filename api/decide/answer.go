@@ -129,14 +129,14 @@ func (l *LimitCheck) onStoreError(p *policy.Policy) policy.OnStoreError {
 	return cmp.Or(l.OnStoreError, p.OnStoreError)
 }
 
-// undecided reports whether l, which was asked, couldn't decide, and its on_store_error in p, its
-// policy, is deny.
+// undecided reports whether l was asked and couldn't decide, and p, its policy, has
+// on_store_error: deny.
 func (l *LimitCheck) undecided(p *policy.Policy) bool {
 	return !l.decided && l.onStoreError(p) == policy.StoreErrorDeny
 }
 
-// refuses reports whether l is undecided and its check is refused for that, whatever other limits
-// do.
+// refuses reports whether l is undecided, and its check must be refused for that whatever other
+// limits do.
 func (l *LimitCheck) refuses(p *policy.Policy) bool {
 	return l.undecided(p) && l.Leniency == policy.Strict && !p.Shadow
 }
@@ -159,7 +159,7 @@ func (l *LimitCheck) deniedCounts(p *policy.Policy) bool {
 // Consumed reports whether l has admitted its cost: not if only on_store_error has.
 func (l *LimitCheck) Consumed() bool { return l.asked && l.decided && l.Allowed }
 
-// needsLook reports whether a check that other limits deny has yet to find out how l stands: l
+// needsLook reports whether the state of l has to be read for a check that other limits deny: l
 // wasn't asked, or what it admitted is given back.
 func (l *LimitCheck) needsLook() bool { return !l.asked || l.Consumed() }
 
@@ -181,9 +181,8 @@ func (l *LimitCheck) lookBack(p *policy.Policy, now time.Time, denialKnown bool)
 	return known
 }
 
-// lookBackAfterChange finds out by what the process remembers how l, a limit of p that has just been
-// told of a change, stands, and reports whether it could. With anyAge it goes by what is remembered
-// however old that is.
+// lookBackAfterChange is lookBack for a limit of p that has just been told of a change. With
+// anyAge it goes by what is remembered however old that is.
 func (l *LimitCheck) lookBackAfterChange(p *policy.Policy, now time.Time, anyAge bool) bool {
 	l.Cost = 0
 	if d, recalled := l.Limiter.Recall(l.request(now)); recalled && anyAge {
@@ -261,7 +260,7 @@ func (a *Answer) refund(ctx context.Context, now time.Time) {
 	}
 }
 
-// TakeBack undoes a check that was admitted, when another one denies what both are about.
+// TakeBack undoes an admitted check: the same request needs another check, which has denied it.
 func (a *Answer) TakeBack(ctx context.Context) {
 	if !a.Denied { // else, in shadow mode, that is done
 		a.undo(ctx, a.Now)
@@ -302,8 +301,8 @@ func (a *Answer) sumUp() {
 		if a.Allowed {
 			a.Wait = max(a.Wait, l.Wait)
 		} else if !a.Policy.Shadow && (l.Leniency == policy.Strict || l.Leniency == policy.Quota && a.quotasDeny) {
-			// A limit that has admitted what another denied, and has counted
-			// it, has to admit it again.
+			// Where denied requests count, a limit that has admitted what another
+			// denied has counted it: the next attempt has to fit there too.
 			a.Retry = max(a.Retry, l.RetryAfter, l.FitsAfter)
 			contended = contended || l.Contended
 			decided = decided || !l.Allowed && !l.Contended

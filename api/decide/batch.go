@@ -38,16 +38,16 @@ func (e *Engine) Batch(caller context.Context, checks []Check) []Outcome {
 	return outcomes
 }
 
-// asksManyFirst reports whether d, which may be nil, has a first limit that can be asked for many
-// clients together, or no limit.
+// asksManyFirst reports whether d, which may be nil, has no limit, or a first one that can be
+// asked for many clients together.
 func (d *Decider) asksManyFirst() bool {
 	return d != nil && (len(d.Limits) == 0 || takesMany(&d.Limits[0]) != nil)
 }
 
 var clientSeed, policySeed = maphash.MakeSeed(), maphash.MakeSeed()
 
-// groupByClient returns the numbers of checks that are the first of their clients and
-// policies, and for each check the next of its own, or 0.
+// groupByClient returns which checks are the first of their client and policy, and for each
+// check the number of the next one of the same client and policy, or 0.
 func groupByClient(checks []Check) (firsts, next []int) {
 	// A map of clients and policies would take four times as long.
 	last := make([]int32, 2<<bits.Len(uint(len(checks)))) // numbers of checks, plus 1, where their clients hash to
@@ -77,9 +77,9 @@ func groupByClient(checks []Check) (firsts, next []int) {
 	return firsts, next
 }
 
-// decideGroup decides checks of one client of one policy, in their order: that of
-// number i and those that are next. Equal ones that follow it are decided as if in turn. When
-// the caller has left, none begins: a long batch must not hold up a shutdown.
+// decideGroup decides check i and those that follow it by next, all of one client and policy,
+// in their order. Equal ones are asked at once and answered as if in turn. None begins after
+// the caller has left: a long batch must not hold up a shutdown.
 func (t *independentChecks) decideGroup(checks []Check, i int, next []int) {
 	for {
 		q := checks[i]

@@ -16,7 +16,7 @@ import (
 type Claims struct {
 	Store     counters.StateStore
 	KeyPrefix string
-	// Horizon is how much longer than its ttl an item is kept, as clocks differ.
+	// Horizon is added to the ttl of an item, as clocks differ.
 	Horizon time.Duration
 	// Late does what turns out to be claimed after its caller was told of an error.
 	Late *counters.Goroutines
@@ -84,7 +84,7 @@ func (c *Claims) claimAll(ctx context.Context, all []claim, goOn func(i int, f f
 	})
 }
 
-// appendID appends an ID that no other claim has, of at most idBytes.
+// appendID appends an ID of at most idBytes that no other claim has.
 func appendID(b []byte) []byte { return strconv.AppendUint(b, rand.Uint64(), 36) }
 
 const idBytes = 13

@@ -81,8 +81,8 @@ func (e *Engine) Find(name string) (*Decider, error) {
 	return nil, UnknownPolicy(name)
 }
 
-// ForChecks is Find for callers that make checks. The error is an Invalid for a policy that
-// has a Finder: its checks are made of something else.
+// ForChecks is Find for callers that name their client themselves. The error is an Invalid for a
+// policy with a Finder, by which only Envoy asks.
 func (e *Engine) ForChecks(name string) (*Decider, error) {
 	d, err := e.Find(name)
 	if err == nil && d.Finder != nil {
@@ -91,9 +91,9 @@ func (e *Engine) ForChecks(name string) (*Decider, error) {
 	return d, err
 }
 
-// enter waits until a batch of so many checks may begin, and returns when it does,
-// until when it must end, and what has to be called when it has. All its checks
-// share the store timeout of one, however many they are.
+// enter waits until a batch of so many checks may begin. It returns the time then, the deadline
+// of the batch, and what to call when it has ended. All its checks share one store timeout,
+// however many they are.
 func (e *Engine) enter(caller context.Context, checks int) (now time.Time, ctx *counters.Deadline, leave func()) {
 	held, leave := e.queue.enter(caller, checks)
 	now = e.Now()
@@ -148,8 +148,8 @@ func (d *Decider) Check(ctx context.Context, q Check, now time.Time) (*Answer, e
 	return d.report(a, now)
 }
 
-// prepare is newAnswer for a check, which has to be settled if one of its limits has leases, and
-// if it is to be settled must have a receipt.
+// prepare is newAnswer for a check. One that has leases must be settled, and one that is
+// to be settled must fit into a receipt.
 func (d *Decider) prepare(q Check) (*Answer, error) {
 	a, err := d.newAnswer(q)
 	if err != nil {
@@ -239,8 +239,8 @@ func (d *Decider) report(a *Answer, now time.Time) (*Answer, error) {
 }
 
 // Peek returns the answer that a check of cost 1 would get now, and consumes
-// nothing. Of an address that forward auth counts by another name, it is the answer of
-// the name of which less is left. The error is an Invalid or a Refused.
+// nothing. Forward auth may count an address under another name: then it is the answer of
+// the name that has less left. The error is an Invalid or a Refused.
 func (d *Decider) Peek(ctx context.Context, client string, now time.Time) (*Answer, error) {
 	a, _, err := d.peekNamed(ctx, client, now)
 	return a, err
@@ -265,8 +265,8 @@ func (d *Decider) peekNamed(ctx context.Context, client string, now time.Time) (
 	return a, q, nil
 }
 
-// checksOf returns the checks, of cost 1, that may be those of a client that somebody names: of
-// an address as forward auth makes them, and of the name as it stands.
+// checksOf returns the checks of cost 1 by which the client of that name may be counted: of an
+// address, as forward auth makes them, and of the name as it stands.
 func (d *Decider) checksOf(client string) []Check {
 	q := Check{Policy: d.Name, Client: client, Cost: 1}
 	if address, ok := d.AddressOf(client); ok {

@@ -30,8 +30,8 @@ func takesMany(l *policy.Limit) manyTaker {
 	return nil
 }
 
-// enoughTogether is how many checks ask a further limit together, though others
-// of the run will follow.
+// enoughTogether is how many checks that wait for a further limit ask it without waiting for
+// the others of their run.
 const enoughTogether = 128
 
 // A run asks limits for checks that are decided at one moment. Those that ask the same
@@ -40,7 +40,7 @@ const enoughTogether = 128
 type run struct {
 	ctx *counters.Deadline
 	now time.Time // when it began
-	few int       // up to so many ask a limit one by one
+	few int       // no more than this ask a limit one by one
 	// by asks the limits that an asking hasn't asked yet, and ends its check. That may take
 	// store operations, unless none is left and nothing has to be given back.
 	by interface{ finish(one *asking) }
@@ -79,8 +79,8 @@ func (r *run) begin(one *asking) {
 	}
 }
 
-// at returns when one is decided. Checks that came at the same moment are a nanosecond apart: a
-// lease has its name by that, and one that others have held up may be decided after a reset.
+// at returns the time by which an asking is decided. Checks of one moment are a nanosecond
+// apart: a lease is named by its time, and a check that others have held up may come after a reset.
 func (r *run) at(one *asking) time.Time { return r.now.Add(time.Duration(one.number)) }
 
 // wait lets the waiting askings ask, and returns when all have.
@@ -145,8 +145,8 @@ func (r *run) askSoon() {
 	}
 }
 
-// askTogether asks a limiter for many clients. A panic fails the checks that it
-// has left behind.
+// askTogether asks a limiter for many clients. If it panics, the checks that have no answer
+// yet fail.
 func (r *run) askTogether(limiter manyTaker, askings []*asking) {
 	requests, told := make([]counters.Request, len(askings)), make([]bool, len(askings))
 	for i, one := range askings {

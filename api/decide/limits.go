@@ -65,8 +65,8 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 }
 
 // ReserveLimits is TakeLimits of checks with one cost, which is an estimate: CommitLimits is to
-// be told within that time what it was. The receipt says what the checks have reserved; it has no
-// limits if that is nothing.
+// be told within that time what it was. The receipt says what the checks have reserved; if that
+// is nothing, it has no limits.
 func (d *Decider) ReserveLimits(checks []LimitCheck, within time.Duration) (r receipt.Receipt, admitted bool) {
 	if len(checks) == 0 {
 		return r, true
@@ -149,7 +149,7 @@ func (d *Decider) CommitLimits(checks []LimitCheck, r *receipt.Receipt, valid bo
 	return released, err
 }
 
-// except has c decided as the exception of its client says, if it has one.
+// except applies the exception of the client of c, if there is one.
 func (d *Decider) except(c *LimitCheck) {
 	e := d.Exception(c.Client, netip.Prefix{}, true)
 	if e.Kind() == "" {

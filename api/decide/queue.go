@@ -12,13 +12,12 @@ import (
 const MaxBatch = 1000
 
 const (
-	// A batch that takes more than a lateParts-th of the store timeout is late. Then
+	// A batch that takes more than 1/lateParts of the store timeout is late. Then
 	// fewer are decided at once, by a part of shrinkParts but never less than one
 	// large batch, and after one that isn't late more, by a growParts-th of its
 	// checks: nearly all are to be in time.
 	lateParts, shrinkParts, growParts = 2, 8, 64
-	// turnTime is how much earlier than a smaller batch by one check a batch must
-	// have come to be decided first.
+	// turnTime is how much a batch's turn moves back for each of its checks.
 	turnTime = 50 * time.Microsecond
 	// maxIdle and idleParts are after how long without a decision, while a server
 	// answers nothing, all batches begin: at most, and as a part of the store

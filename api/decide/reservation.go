@@ -48,8 +48,8 @@ func (a *Answer) Receipt(limits []receipt.Limit) (r receipt.Receipt, reserved bo
 	return r, true
 }
 
-// settles reports whether what l has counted can be settled: a request stays one, but its places
-// are given back.
+// settles reports whether what l has counted can be settled. A limit that counts requests can't
+// be, as a request stays one, unless it has places.
 func settles(l *policy.Limit) bool { return !l.CountsRequests || l.Lease > 0 }
 
 // reserved returns what l, which has admitted its cost, has reserved, by its name in receipts.

@@ -43,7 +43,7 @@ func reservedBy(limit *policy.Limit, client string, r *receipt.Receipt, l *recei
 	return c
 }
 
-// settledLimit is reservedBy, and what there is to change when it has cost so much.
+// settledLimit is reservedBy, with the change to make when the check has cost that much.
 func settledLimit(limit *policy.Limit, client string, r *receipt.Receipt, l *receipt.Limit, cost int64) SettledLimit {
 	one := SettledLimit{LimitCheck: reservedBy(limit, client, r, l), untold: l.Alone}
 	switch less := r.Cost - cost; {
@@ -256,12 +256,12 @@ func (s *settlement) change() {
 	s.changed()
 }
 
-// toldWithin is how long after the store has answered one instance the others have told it
-// what they have admitted without it.
+// toldWithin is how long after the store has answered one instance all others have told the
+// store what they admitted without it.
 const toldWithin = 3 * time.Second
 
-// releaseAgain ends a lease once more when the store knows of it: another instance may have
-// admitted it without the store, and still has to tell. Else it would be held until it is over.
+// releaseAgain ends a lease a second time, later: an instance that admitted it without the store
+// may tell the store of it only now, and then its place would be held until it is over.
 func (s *settlement) releaseAgain(limiter counters.Limiter, q counters.Request, taken counters.Decision) {
 	time.AfterFunc(toldWithin, func() {
 		_ = contain(func() {

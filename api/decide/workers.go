@@ -55,9 +55,9 @@ func callEach(n, atOnce int, patience time.Duration, f func(int)) {
 	}
 }
 
-// asIfInTurn has ask answer n equal questions at once, and returns the answers in the order that
-// they would have had one after another, which compare says. As concurrent callers they cost a few
-// store operations; in turn, a thousand would take longer than they may.
+// asIfInTurn has ask answer n equal questions at once, and returns the answers sorted by compare,
+// as if they had been asked one after another. At once they cost a few store operations; in turn, a
+// thousand would take too long.
 func asIfInTurn[T any](n int, ask func(i int) T, compare func(a, b T) int) []T {
 	equal := make([]T, n)
 	callEach(n, n, 0, func(i int) { equal[i] = ask(i) })

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// fewest is how much of a request has to come for its time to begin, as in net/http,
-// unless it is the first of its connection.
+// fewest is after how many bytes of a request its timeout begins, as in net/http. That of the
+// first of a connection begins with its first byte.
 const fewest = 4
 
 // A conn is a connection whose requests have been plain so far.

@@ -15,8 +15,8 @@ const (
 	// maxBody is the longest body that is plain. net/http discards shorter ones
 	// that nobody reads, and closes the connection of longer ones.
 	maxBody = 256<<10 - 1
-	// maxBefore is the longest header line that is kept for the head after the next: together
-	// they are as long as a head at most.
+	// maxBefore is the longest line that is kept for the head after the next; all lines
+	// together are no longer than a head.
 	maxBefore = maxHead / maxLines
 )
 

@@ -9,8 +9,8 @@ import (
 const (
 	// firstBuffer is the buffer of a connection whose requests are short.
 	firstBuffer = 1 << 10
-	// slack is how much earlier than its timeout a connection may be closed: setting
-	// deadlines is dear.
+	// slack is how much earlier than its timeout a connection may be closed, so that
+	// deadlines, which cost system time, are set more rarely.
 	slack = time.Second
 )
 

@@ -54,8 +54,8 @@ func (l *loop) join(c *conn) bool {
 	return l.add(&c.handle, c.Conn, c) || !c.detach()
 }
 
-// returns reports whether c, whose goroutine has answered a request, goes on in the loop, and
-// prepares it for that.
+// returns prepares c, whose goroutine has answered a request, to go on in the loop, and reports
+// whether it can.
 func (l *loop) returns(c *conn) bool {
 	if c.in.start < c.in.end || c.in.err != nil || !l.takesTogether(c.head.request) {
 		return false
