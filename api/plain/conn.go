@@ -18,7 +18,7 @@ type conn struct {
 	*shared
 	handle
 	place
-	due        atomic.Int64 // the Unix time at which it has waited for too long in a loop
+	due        atomic.Int64 // when it has waited for too long in a loop: a time.Duration since shared.began
 	busy       atomic.Bool  // a goroutine has a request to answer, or to hand over; in a loop, at says so
 	in         input
 	head       head
@@ -60,6 +60,7 @@ func (p *place) wait() (more bool) { return p.at.Swap(waiting) == pending }
 // shared is what connections share.
 type shared struct {
 	http    *http.Server
+	began   time.Time // what due counts from: nobody is late because the system's clock is set
 	closing atomic.Bool
 	date    atomic.Pointer[date]
 }

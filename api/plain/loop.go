@@ -49,7 +49,7 @@ func (l *loop) join(c *conn) bool {
 	if c.in.answered.IsZero() {
 		timeout = l.http.ReadTimeout
 	}
-	c.due.Store(time.Now().Add(timeout).Unix())
+	c.due.Store(int64(time.Since(l.began) + timeout))
 	c.at.Store(waiting)
 	return l.add(&c.handle, c.Conn, c) || !c.detach()
 }
@@ -196,7 +196,7 @@ func (x *Exchange) Answer() {
 	rest, ok := c.writeNow(w.attempt, answer)
 	c.in.start = c.in.end // also of a body that nobody has read
 	c.in.finish(now, false)
-	c.due.Store(now.Add(l.http.IdleTimeout).Unix())
+	c.due.Store(int64(now.Sub(l.began) + l.http.IdleTimeout))
 	switch {
 	case !ok || last && len(rest) == 0:
 		l.end(c)

@@ -53,7 +53,7 @@ type Server struct {
 // For a plain request, the Handler writes once at most, and then with a Content-Type. It must
 // not use a request, or anything in it but strings, after it has returned.
 func NewServer(h *http.Server, takes func(method, path string) bool) *Server {
-	s := &Server{shared: shared{http: h}, takes: takes, conns: make(map[*conn]struct{})}
+	s := &Server{shared: shared{http: h, began: time.Now()}, takes: takes, conns: make(map[*conn]struct{})}
 	s.others = &others{conns: make(chan *conn), closed: make(chan struct{}), hijacked: func(c *conn) { s.remove(c, http.StateHijacked) }}
 	return s
 }
@@ -171,7 +171,7 @@ func (s *Server) tend(loops []*loop) {
 	for {
 		select {
 		case now := <-ticks.C:
-			s.closeWaiting(now.Unix())
+			s.closeWaiting(now)
 		case <-s.others.closed:
 			for _, l := range loops {
 				l.close()
@@ -181,12 +181,13 @@ func (s *Server) tend(loops []*loop) {
 	}
 }
 
-// closeWaiting closes the connections that have waited in a loop for too long at a Unix time.
-func (s *Server) closeWaiting(now int64) {
+// closeWaiting closes the connections that have waited in a loop for too long.
+func (s *Server) closeWaiting(now time.Time) {
 	var detached []*conn
+	since := int64(now.Sub(s.began))
 	s.mu.Lock()
 	for c := range s.conns {
-		if c.at.Load() == waiting && c.due.Load() <= now && c.detach() {
+		if c.at.Load() == waiting && c.due.Load() <= since && c.detach() {
 			detached = append(detached, c)
 		}
 	}
@@ -200,7 +201,7 @@ func (s *Server) closeWaiting(now int64) {
 
 // closeIdle closes connections without a request and returns how many are open.
 func (s *Server) closeIdle() int {
-	s.closeWaiting(math.MaxInt64)
+	s.closeWaiting(s.began.Add(math.MaxInt64))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
@@ -222,7 +223,7 @@ func (s *Server) Close() error {
 		_ = c.Conn.Close()
 	}
 	s.mu.Unlock()
-	s.closeWaiting(math.MaxInt64)
+	s.closeWaiting(s.began.Add(math.MaxInt64))
 	_ = s.others.Close()
 	return s.http.Close()
 }
