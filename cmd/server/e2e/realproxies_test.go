@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -41,13 +42,21 @@ func addresses(weirs []string, app string, edits []edit) []edit {
 	return append([]edit{{"127.0.0.1:8080", weirs[0]}, {"127.0.0.1:8081", weirs[len(weirs)-1]}, {"127.0.0.1:9000", app}}, edits...)
 }
 
-// freePort returns a port that nobody listens on. It is below those that the system gives to
-// whoever asks for any, so that nobody else takes it before it is listened on.
+// The ports below those that the system gives to whoever asks for any, so that nobody else takes
+// one before it is listened on. They are tried in turn, from a random one on, as two of Caddy would
+// share one that both were given.
+const firstPort, ports = 20_000, 12_768
+
+var (
+	beginAt   = rand.IntN(ports)
+	portsSeen atomic.Int64
+)
+
+// freePort returns a port that nobody listens on.
 func freePort(t *testing.T) string {
 	t.Helper()
-	const first, given = 20_000, 32_768
 	for range 100 {
-		port := strconv.Itoa(first + rand.IntN(given-first))
+		port := strconv.Itoa(firstPort + (beginAt+int(portsSeen.Add(1)))%ports)
 		if listener, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
 			require.NoError(t, listener.Close())
 			return port
