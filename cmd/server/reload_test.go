@@ -56,8 +56,9 @@ func TestWhatIsOwedIsCountedInTheEnd(t *testing.T) {
 	for _, back := range []bool{true, false} {
 		file, policies := servertest.OneOfEach(t, "local")
 		memcached := memcachedtest.Start(t)
-		same, _ := servertest.OneOfEach(t, "local") // as the other would notice that the file changes
-		p, other := startProgram(t, "-config", file, "-memcached", memcached.Addr), startProgram(t, "-config", same, "-memcached", memcached.Addr)
+		same, _ := servertest.OneOfEach(t, "local")                            // as the other would notice that the file changes
+		args := []string{"-memcached", memcached.Addr, "-store-timeout", "1s"} // what is told in the end has a few of these
+		p, other := startProgram(t, append(args, "-config", file)...), startProgram(t, append(args, "-config", same)...)
 		memcached.Pause()
 		for _, policy := range policies {
 			require.True(t, p.Check(t, policy, "c", 7).Allowed)
