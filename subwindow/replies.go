@@ -49,8 +49,12 @@ func (w *work) verify() (reset bool) {
 		w.repairs = true
 		return false
 	case is > was && w.window.fixed() && !a.doubtful && a.verified > is+int64(w.options.ClockSkew):
-		// The only counter was read after the reset, and nothing has been missing since.
+		// The only counter was read after the reset, and nothing has been missing since: others
+		// may have counted what this process had before.
 		a.dropBefore(generation, w.options.ClockSkew)
+		for i := range a.slots {
+			a.slots[i].own = 0
+		}
 	case is > was:
 		a.become(generation, w.options.ClockSkew)
 		a.doubtful = true
