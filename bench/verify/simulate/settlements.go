@@ -144,7 +144,7 @@ func (w *world) judgeSettled(forgotten int) {
 			return
 		case c.admitted():
 			used += c.request.Cost
-		case c.kind == take && c.err != nil:
+		case c.kind == take: // and denied, or refused
 			if w.givesBackOlder(c, forgotten) {
 				dropped += c.request.Cost
 			}
