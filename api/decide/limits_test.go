@@ -129,6 +129,30 @@ func TestAReservationThatShadowModeAdmits(t *testing.T) {
 	assert.EqualValues(t, 7, remaining(t, d, wide))
 }
 
+// What denies without the store by what is known, and counts nothing, has reserved nothing either,
+// also where denied requests count.
+func TestReservingWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	for _, leniency := range []policy.Leniency{policy.Strict, policy.Quota} {
+		d, check := newLimits(t, true)
+		d.Policy.OnStoreError = policy.StoreErrorAllow
+		narrow, wide := check("narrow", 10, leniency), check("wide", 100, leniency)
+		narrow.Cost, wide.Cost = 8, 8
+		require.True(t, d.TakeLimits([]LimitCheck{narrow, wide}, nil))
+		down := []LimitCheck{narrow, wide}
+		for i := range down {
+			limit := *down[i].Limit
+			limit.Limiter = lost{limit.Limiter}
+			down[i].Limit, down[i].Cost = &limit, 5
+		}
+		r, admitted := d.ReserveLimits(down, time.Minute)
+		assert.Equal(t, leniency == policy.Quota, admitted)
+		assert.Empty(t, r.Limits)
+		assert.EqualValues(t, 2, remaining(t, d, narrow))
+		assert.EqualValues(t, 92, remaining(t, d, wide))
+	}
+}
+
 // What one instance has counted another gives back, and the first takes none of it for
 // lost by the store.
 func TestAnotherInstanceGivesBack(t *testing.T) {
