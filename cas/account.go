@@ -256,11 +256,6 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 	return false
 }
 
-// Of a draining algorithm a debt becomes less by itself.
-type draining interface {
-	undrained(d *debt, at, more int64) bucketState
-}
-
 // releasedAlone drops what is due of the lease that r gives back by its receipt, which began
 // then, and reports whether the store can't know that lease. One that a flight tells isn't due
 // again if that turns out not to be done.

@@ -167,3 +167,27 @@ func TestLeasesOfOneTimeAreEachTheirOwn(t *testing.T) {
 		})
 	}
 }
+
+// A lease may begin up to a grid before it was asked for, and so before a reset that came first.
+// It isn't dropped by who knows of the reset, and has given back another one since.
+func TestALeaseOfRightBehindAResetStays(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil)
+	one, ask := inFlight(t, store, 4)
+	other, otherAsks := inFlight(t, store, 4)
+	now := clock(t, "12:00:01.5")
+	require.NoError(t, one.Reset(t.Context(), "c", now))
+	r := counters.Request{Client: "c", Cost: 1, Limit: 4, Now: now.Add(time.Millisecond)}
+	taken, err := one.Take(unhurried, r)
+	require.NoError(t, err)
+	require.Less(t, taken.Receipt.Position, now.UnixNano())
+	require.NoError(t, other.Refund(unhurried, r, taken))
+	require.NoError(t, store.Delete(t.Context(), []string{one.family.keys.StateKey("c")}))
+	held, err := ask(now.Add(time.Second), 0)
+	require.NoError(t, err)
+	require.True(t, held.Allowed)
+	d, err := otherAsks(now.Add(2*time.Second), 0)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	assert.LessOrEqual(t, d.Remaining, int64(2))
+}

@@ -179,29 +179,40 @@ func TestAResetForgivesADebt(t *testing.T) {
 }
 
 // What was charged may drain for longer than any bucket lasts, and so may what is remembered
-// since some of it was given back. A reset comes after it all the same.
+// since some of it was given back. A reset comes after it all the same, also if it is lost, and
+// what was before it is put back.
 func TestAResetOfWhatIsRememberedForLongerThanItLasts(t *testing.T) {
 	t.Parallel()
-	store := memory.New(nil)
-	start := func() *TokenBucket {
-		l, err := NewTokenBucket(store, time.Minute, 0, testConfig(10))
+	for _, loss := range []bool{false, true} {
+		store := memory.New(nil)
+		start := func() *TokenBucket {
+			l, err := NewTokenBucket(store, time.Minute, 0, testConfig(10))
+			require.NoError(t, err)
+			return l
+		}
+		knows, resets := start(), start()
+		now := clock(t, "12:00:01.5")
+		r := counters.Request{Client: "c", Cost: 10, Limit: 10, Now: now}
+		taken, err := knows.Take(unhurried, r)
 		require.NoError(t, err)
-		return l
+		charge := counters.Request{Client: "c", Cost: 50, Limit: 10, Now: now}
+		require.NoError(t, knows.Charge(unhurried, charge))
+		r.Cost = 1
+		require.NoError(t, knows.Refund(unhurried, r, taken))
+		lose := func() { require.NoError(t, store.Delete(t.Context(), []string{testKeys.StateKey("c")})) }
+		lose()
+		require.NoError(t, resets.Reset(t.Context(), "c", now.Add(time.Second)))
+		r.Now = now.Add(2 * time.Second)
+		by := knows
+		if loss {
+			lose()
+			charge.Cost, charge.Now = 1, r.Now
+			require.NoError(t, knows.Charge(unhurried, charge))
+			by = resets
+		}
+		d, err := by.Take(unhurried, r)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed)
+		assert.EqualValues(t, 9, d.Remaining)
 	}
-	knows, resets := start(), start()
-	now := clock(t, "12:00:01.5")
-	r := counters.Request{Client: "c", Cost: 10, Limit: 10, Now: now}
-	taken, err := knows.Take(unhurried, r)
-	require.NoError(t, err)
-	charge := counters.Request{Client: "c", Cost: 50, Limit: 10, Now: now}
-	require.NoError(t, knows.Charge(unhurried, charge))
-	r.Cost = 1
-	require.NoError(t, knows.Refund(unhurried, r, taken))
-	require.NoError(t, store.Delete(t.Context(), []string{testKeys.StateKey("c")}))
-	require.NoError(t, resets.Reset(t.Context(), "c", now.Add(time.Second)))
-	r.Now = now.Add(2 * time.Second)
-	d, err := knows.Take(unhurried, r)
-	require.NoError(t, err)
-	assert.True(t, d.Allowed)
-	assert.EqualValues(t, 9, d.Remaining)
 }

@@ -37,6 +37,11 @@ type rules[S any] struct {
 	leases leasing // the algorithm's, of which some may end at any moment: no denial is remembered; or nil
 }
 
+// Of a draining algorithm a debt becomes less by itself.
+type draining interface {
+	undrained(d *debt, at, more int64) bucketState
+}
+
 // heal returns a state as of now if it was written, or is to be, by a clock that was
 // further ahead of the request, and of this process, than clocks may be: until that time
 // comes nothing would drain. It reports by how much; 0 if it wasn't, and it may change s.
@@ -181,18 +186,22 @@ func (l *rules[S]) wrote(state counters.State, next *transition[S], seen *snapsh
 // restore adds to seen what known has and the store has lost, unless it was taken out on
 // purpose since known was seen: by a reset, or by a refund. What it adds to gets a new putBack.
 func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
-	if !known.unexpired() || seen.origin.reset > known.origin.reset || seen.origin.until > known.origin.until {
-		return
-	}
 	generation, at := l.began(known.decoded)
 	present, since := l.began(seen.decoded)
 	latest := time.Unix(0, max(r.Now.UnixNano(), since)) // what was written since may have dropped a reset
-	if known.origin.until > seen.origin.until && known.origin.left(latest) > 0 {
-		if seen.lost = true; seen.origin.putBack != 0 && present <= known.origin.reset { // it is from before the reset
+	holds := known.origin.left(latest) > 0
+	// What is there may be from before a reset, and in a bucket be remembered for longer than that.
+	before := holds && seen.origin.putBack != 0 && seen.origin.reset < known.origin.reset && present <= known.origin.reset
+	_, drains := any(l.algorithm).(draining)
+	if !known.unexpired() || seen.origin.reset > known.origin.reset || seen.origin.until > known.origin.until && !(before && drains) {
+		return
+	}
+	if before || holds && known.origin.until > seen.origin.until {
+		if seen.lost = true; before {
 			var initial S
 			seen.decoded, present, since = initial, 0, 0
 		}
-		seen.origin.until, seen.origin.reset = known.origin.until, known.origin.reset
+		seen.origin.until, seen.origin.reset = max(known.origin.until, seen.origin.until), known.origin.reset
 	}
 	if present == generation && since >= at && seen.origin.putBack == known.origin.putBack {
 		return
