@@ -122,11 +122,14 @@ func (f *family[S]) besideOthers(a *account[S], share float64, r *counters.Reque
 }
 
 // Leave implements ledger.Family: it answers if others have held the process up.
-func (f *family[S]) Leave(a *account[S], r counters.Request, err error) (d counters.Decision, answered bool) {
+func (f *family[S]) Leave(a *account[S], q ledger.Request[account[S]], err error) (d counters.Decision, answered bool) {
 	if !errors.Is(err, context.DeadlineExceeded) || !a.pace.contended(f.cfg.StoreTimeout) {
 		return d, false
 	}
-	return f.contend(a.last.decoded, &r), true
+	if q.Kind == ledger.Peeks {
+		return f.peek(a.last.decoded, q.Request), true
+	}
+	return f.contend(a.last.decoded, &q.Request), true
 }
 
 // Refund implements ledger.Family.

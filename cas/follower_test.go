@@ -47,6 +47,36 @@ func (by way) TestAFollowerIsDeniedThoughNothingIsRemembered(t *testing.T) {
 	})
 }
 
+// Who only looks behind a contended leader is told what is left, and isn't denied.
+func (by way) TestWhoLooksBehindAContendedLeader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil)
+		rigged := &riggedStore{StateStore: store}
+		limiter, err := NewTokenBucket(by.on(rigged), time.Second, 0, testConfig(10))
+		require.NoError(t, err)
+		other, err := NewTokenBucket(by.on(store), time.Second, 0, testConfig(10))
+		require.NoError(t, err)
+		request := func() counters.Request {
+			return counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()}
+		}
+		rigged.beforeSwap = func() {
+			time.Sleep(time.Millisecond)
+			_, err := other.Take(t.Context(), request())
+			assert.NoError(t, err)
+		}
+		go func() {
+			_, _ = by.take(&counters.Deadline{At: time.Now().Add(60 * time.Millisecond)}, limiter, request())
+		}()
+		time.Sleep(10500 * time.Microsecond)
+		d, err := limiter.Peek(&counters.Deadline{At: time.Now().Add(45 * time.Millisecond)}, request())
+		assert.NoError(t, err)
+		assert.True(t, d.Allowed && !d.Contended, "%+v", d)
+		synctest.Wait()
+		time.Sleep(time.Second)
+	})
+}
+
 // A follower that joins a contended leader at the end of the leader's time has
 // its own time left, and is decided when the contention is over.
 func (by way) TestAFollowerHasItsOwnTime(t *testing.T) {

@@ -97,7 +97,7 @@ func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decisio
 }
 
 // Leave implements ledger.Family.
-func (f *family) Leave(*account, counters.Request, error) (d counters.Decision, answered bool) {
+func (f *family) Leave(*account, ledger.Request[account], error) (d counters.Decision, answered bool) {
 	return d, false
 }
 

@@ -52,8 +52,8 @@ type Family[A any] interface {
 	// Alone decides r without the store. What it admits is due. r was part of the
 	// flight, if that isn't nil.
 	Alone(a *A, r counters.Request, flight any) counters.Decision
-	// Leave may answer r all the same, the caller of which has just given up with err.
-	Leave(a *A, r counters.Request, err error) (d counters.Decision, answered bool)
+	// Leave may answer q all the same, the caller of which has just given up with err.
+	Leave(a *A, q Request[A], err error) (d counters.Decision, answered bool)
 	// Refund notes that r, which was admitted at its Now with the decision taken, is given
 	// back, and reports whether the store is to be told.
 	Refund(a *A, r counters.Request, taken counters.Decision) (tell bool)

@@ -180,7 +180,7 @@ func (b *Book[A]) abandon(q Request[A], d counters.Decision, err error) (counter
 	if left != nil {
 		err = Failed(err, left.Call.Request.Flight)
 	}
-	if d, answered := b.config.Family.Leave(&q.Record.Account, q.Request, err); answered && q.Kind != Tells {
+	if d, answered := b.config.Family.Leave(&q.Record.Account, q, err); answered && q.Kind != Tells {
 		return d, nil
 	}
 	return d, err
