@@ -107,8 +107,7 @@ func (b *backend) awaitBreaker(ctx context.Context) {
 // ask asks the server something within timeout, whether the breaker is open or
 // not, and has the reply read.
 func (b *backend) ask(timeout time.Duration, command string, read func(reply []byte) error) error {
-	start := time.Now()
-	c := b.get(&b.single, start.Add(timeout))
+	c := b.get(&b.single, time.Now().Add(timeout))
 	if c == nil {
 		return errLeft
 	}
@@ -117,8 +116,7 @@ func (b *backend) ask(timeout time.Duration, command string, read func(reply []b
 	if err == nil {
 		err = read(c.conn.Reply(0))
 	}
-	// An operation wouldn't have got an answer that took longer.
-	c.answered = err == nil && time.Since(start) <= b.timeout
+	c.answered = err == nil
 	return err
 }
 
@@ -198,6 +196,7 @@ func (b *backend) laneOfMany() *lane {
 // get returns a session of l for an operation that ends by the deadline, or nil when
 // the server has left. The session must be released.
 func (b *backend) get(l *lane, deadline time.Time) *session {
+	begun := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.member.Err() != nil {
@@ -208,7 +207,7 @@ func (b *backend) get(l *lane, deadline time.Time) *session {
 	if c == nil {
 		c = newSession(b, l)
 	}
-	c.deadline, c.answered = deadline, false
+	c.begun, c.deadline, c.answered = begun, deadline, false
 	return c
 }
 
@@ -247,6 +246,7 @@ type session struct {
 	newest   uint64         // the newest socket when the last exchange began
 	text     []byte         // a buffer for the commands of an exchange
 	kept     int            // bytes in buffers, while it is idle
+	begun    time.Time
 	deadline time.Time
 	answered bool           // the server has, in this operation
 	broken   *pipeline.Conn // of the request that failed last
@@ -280,8 +280,9 @@ func (c *session) shrink() {
 func (c *session) release() {
 	b := c.backend
 	c.broken = nil
-	if c.answered {
-		b.breaker.answered()
+	// A check wouldn't have waited for an answer that took longer.
+	if c.answered && b.breaker.suspect.Load() && time.Since(c.begun) <= b.timeout {
+		b.breaker.note(answered, nil)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -154,13 +154,6 @@ func (b *breaker) await(ctx context.Context) {
 	}
 }
 
-// answered notes that the server has answered an operation.
-func (b *breaker) answered() {
-	if b.suspect.Load() {
-		b.note(answered, nil)
-	}
-}
-
 // note records the outcome and the error of an operation that has just ended.
 func (b *breaker) note(o outcome, err error) {
 	now := time.Now()

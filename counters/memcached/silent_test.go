@@ -145,6 +145,24 @@ func TestASlowServerIsHeardByOperationsThatWaitForIt(t *testing.T) {
 	})
 }
 
+// A server that answers only those who wait for longer than checks do is down.
+func TestAServerThatAnswersTooLateForChecksIsDown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := openInMemory(t, math.MaxInt64, 2*counters.DefaultTimeout, counters.DefaultTimeout)
+		var others sync.WaitGroup // such as what is refunded
+		var err error
+		for range 100 {
+			others.Go(func() { _ = addTo(s, "a", time.Second) })
+			err = addTo(s, "a", counters.DefaultTimeout/5)
+		}
+		assert.ErrorIs(t, err, counters.ErrUnavailable) // it isn't waited for any more
+		others.Wait()
+		require.NoError(t, s.Close())
+		time.Sleep(time.Second) // what the servers have still to say
+	})
+}
+
 // manyTakers returns what makes a limiter of each family on a store.
 func manyTakers(t *testing.T) map[string]func(*Store) (manyTaker, error) {
 	window, err := subwindow.NewWindow(time.Hour, 10, false)
