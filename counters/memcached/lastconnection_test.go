@@ -28,17 +28,7 @@ func TestManyWithoutAConnectionOfTheirOwn(t *testing.T) {
 			ctx := within(t, time.Minute)
 			_, err := m.Load(ctx, "state")
 			require.NoError(t, err)
-			var others []net.Conn
-			for answered := true; answered; { // until the server has no place left
-				conn, err := net.Dial("tcp", server.Addr)
-				require.NoError(t, err)
-				defer func() { _ = conn.Close() }()
-				others = append(others, conn)
-				require.NoError(t, conn.SetDeadline(time.Now().Add(300*time.Millisecond)))
-				_, _ = conn.Write([]byte("version\r\n"))
-				line, _ := bufio.NewReader(conn).ReadString('\n')
-				answered = strings.HasPrefix(line, "VERSION")
-			}
+			others := takePlaces(t, server, 300*time.Millisecond)
 			require.Less(t, len(others), 64)
 
 			keys := make([]string, 300)
@@ -68,4 +58,45 @@ func TestManyWithoutAConnectionOfTheirOwn(t *testing.T) {
 			}, time.Minute, 50*time.Millisecond)
 		})
 	}
+}
+
+// A server that has no place for another connection says so and has done nothing: it is down
+// to whom it tells that, until it has.
+func TestAServerWithoutAPlaceIsDown(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Start(t, "-c", "64", "-t", "1", "-o", "maxconns_fast")
+	others := takePlaces(t, server, time.Minute)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}, Timeout: counters.MaxTimeout})
+	add := func() error {
+		_, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
+		return err
+	}
+	for range 2 { // for the second the breaker is open
+		err := add()
+		require.ErrorIs(t, err, counters.ErrNotSent)
+		require.ErrorIs(t, err, counters.ErrUnavailable)
+		require.ErrorContains(t, err, "Too many open connections")
+		assert.True(t, m.Ping()[0].BreakerOpen)
+	}
+	for _, conn := range others {
+		require.NoError(t, conn.Close())
+	}
+	require.Eventually(t, func() bool { return add() == nil }, time.Minute, 50*time.Millisecond)
+}
+
+// takePlaces connects to a server until one connection gets no answer within that time, as
+// there is no place left.
+func takePlaces(t *testing.T, server *memcachedtest.Server, within time.Duration) (others []net.Conn) {
+	t.Helper()
+	for answered := true; answered; {
+		conn, err := net.Dial("tcp", server.Addr)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		others = append(others, conn)
+		require.NoError(t, conn.SetDeadline(time.Now().Add(within)))
+		_, _ = conn.Write([]byte("version\r\n"))
+		line, _ := bufio.NewReader(conn).ReadString('\n')
+		answered = strings.HasPrefix(line, "VERSION")
+	}
+	return others
 }

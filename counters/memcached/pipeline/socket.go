@@ -33,8 +33,8 @@ const (
 	lingerTime = time.Minute
 )
 
-// ErrDown: the server can't be dialed, or was silent for so long that its
-// connection has been cut off. It reads as its cause.
+// ErrDown: the server can't be dialed, has no place for another connection, or was silent for
+// so long that its connection has been cut off. It reads as its cause.
 var ErrDown = errors.New("pipeline: the server is down")
 
 type downError struct{ error }
@@ -297,7 +297,7 @@ func (s *socket) read() {
 func (s *socket) isStalled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.err != nil && errors.Is(s.err, ErrDown)
+	return errors.Is(s.err, ErrDown) && !errors.Is(s.err, ErrNotSent)
 }
 
 // linger ends the requests that have been sent, and goes on to read their
@@ -453,8 +453,11 @@ func (s *socket) fail(cause error) error {
 	first := s.err == nil
 	if first {
 		s.err = fmt.Errorf("%w (%s): %v", errConnectionLost, s.endpoint, cause)
-		if cause == errStalled {
+		switch cause {
+		case errStalled:
 			s.err = downError{s.err}
+		case errRefused:
+			s.err = fmt.Errorf("%w: %w", ErrNotSent, downError{s.err})
 		}
 		s.lost()
 		s.makeRoom()

@@ -94,6 +94,7 @@ func parseSize(b []byte) (int, bool) {
 var (
 	errOutOfStep = errors.New("replies out of step")
 	errUnasked   = errors.New("the server sent what nobody asked for")
+	errRefused   = errors.New("the server takes no connection: Too many open connections")
 )
 
 // reply collects what the server answers to one or more commands.
@@ -169,6 +170,8 @@ const anotherLine = -1
 func parseReplyLine(k kind, line []byte) (int, error) {
 	refused := bytes.HasPrefix(line, []byte("CLIENT_ERROR ")) || string(line) == "ERROR\r\n"
 	switch {
+	case string(line) == "ERROR Too many open connections\r\n":
+		return 0, errRefused // Memcached says so instead of reading, and closes the connection
 	case k == storageCommand && refused:
 		// Memcached refused the command line without reading the data block,
 		// and takes the block for commands.
