@@ -288,3 +288,34 @@ func (by way) TestBatchEndsWithItsCaller(t *testing.T) {
 	s.store.onCall(nil)
 	assert.EqualValues(t, 2, s.check(t, `{"policy":"api","client":"alice","cost":0}`).Limits[0].Remaining)
 }
+
+// A client that is known to have spent one of its limits is denied without the store, whichever of
+// them that is: of a single check, in a batch, in shadow mode and while the store fails.
+func (by way) TestALimitThatIsSpentIsAskedFirst(t *testing.T) {
+	t.Parallel()
+	for _, shadow := range []bool{false, true} {
+		p := newPolicy("api", fixed("per-minute", 9, time.Minute), fixed("per-hour", 1, time.Hour), fixed("per-day", 9, 24*time.Hour))
+		p.Shadow, p.OnStoreError = shadow, policy.StoreErrorDeny
+		s := by.newService(p)
+		const alice, bob = `{"policy":"api","client":"alice"}`, `{"policy":"api","client":"bob"}`
+		s.batch(t, alice, bob)
+		requireDenied := func(r result) {
+			t.Helper()
+			require.Equal(t, shadow, r.Allowed, r.Body)
+			require.Len(t, r.Limits, 3)
+			for i, left := range []int64{8, 0, 8} {
+				require.Equal(t, left, r.Limits[i].Remaining)
+				require.Equal(t, left > 0, r.Limits[i].Allowed)
+			}
+		}
+		before := s.store.operations()
+		requireDenied(s.check(t, alice))
+		for _, r := range s.batch(t, alice, bob).Results {
+			requireDenied(r)
+		}
+		assert.Equal(t, before, s.store.operations())
+		s.store.failWith(counters.ErrUnavailable)
+		requireDenied(s.check(t, alice))
+		requireMetrics(t, s, `weir_local_denials_total{policy="api"} 4`)
+	}
+}

@@ -457,6 +457,10 @@ func (contendedLimiter) Take(context.Context, counters.Request) (counters.Decisi
 	return counters.Decision{Remaining: 5, RetryAfter: time.Millisecond, Contended: true}, nil
 }
 
+func (contendedLimiter) PeekLocal(counters.Request) (d counters.Decision, known bool) {
+	return d, false
+}
+
 func TestAContendedCheckIsDenied(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-hour", 10, time.Hour), policy.Limit{
@@ -489,21 +493,23 @@ func TestRetryAfterKnowsWhatOtherInstancesHaveCounted(t *testing.T) {
 }
 
 // Windows take nothing back that may be from before a reset: for the clock skew
-// after it, what another limit denies costs the client.
+// after it, what another limit denies costs the client, unless that was known beforehand.
 func TestDeniedChecksRightAfterAResetAreCounted(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-hour", 50, time.Hour), fixed("per-second", 1, time.Second)))
+	s := newService(newPolicy("api", fixed("per-hour", 50, time.Hour), fixed("per-second", 3, time.Second)))
 	require.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, "/v1/policies/api/clients/alice", "").Code)
 	s.clock.at(20 * time.Millisecond)
-	s.admits(t, `{"policy":"api","client":"alice"}`)
+	s.admits(t, `{"policy":"api","client":"alice","cost":2}`)
 	for range 10 {
-		s.denies(t, `{"policy":"api","client":"alice"}`)
+		s.denies(t, `{"policy":"api","client":"alice","cost":2}`)
 	}
 	look := s.do(t, http.MethodGet, "/v1/policies/api/clients/alice", "")
-	assert.Equal(t, int64(39), look.Limits[0].Remaining)
-	s.clock.at(1100 * time.Millisecond)
+	assert.Equal(t, int64(28), look.Limits[0].Remaining)
 	s.admits(t, `{"policy":"api","client":"alice"}`)
 	s.denies(t, `{"policy":"api","client":"alice"}`)
+	s.clock.at(1100 * time.Millisecond)
+	s.admits(t, `{"policy":"api","client":"alice","cost":2}`)
+	s.denies(t, `{"policy":"api","client":"alice","cost":2}`)
 	look = s.do(t, http.MethodGet, "/v1/policies/api/clients/alice", "")
-	assert.Equal(t, int64(38), look.Limits[0].Remaining)
+	assert.Equal(t, int64(25), look.Limits[0].Remaining)
 }

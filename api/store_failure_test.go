@@ -89,7 +89,7 @@ func TestDenialStandsWhenAnotherLimitIsUnknown(t *testing.T) {
 
 func TestDenialStandsWhenGivingBackFails(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-hour", 9, time.Hour), fixed("per-minute", 1, time.Minute)))
+	s := newService(newPolicy("api", fixed("per-hour", 9, time.Hour), fixed("per-minute", 2, time.Minute)))
 	s.admits(t, `{"policy":"api","client":"alice"}`)
 	s.store.onCall(func(_ context.Context, operation, _ string) error {
 		if operation == "subtract" {
@@ -97,15 +97,15 @@ func TestDenialStandsWhenGivingBackFails(t *testing.T) {
 		}
 		return nil
 	})
-	r := s.denies(t, `{"policy":"api","client":"alice"}`)
-	assert.EqualValues(t, 7, r.Limits[0].Remaining, "what is counted is what is reported")
+	r := s.denies(t, `{"policy":"api","client":"alice","cost":2}`)
+	assert.EqualValues(t, 6, r.Limits[0].Remaining, "what is counted is what is reported")
 }
 
 // All operations of a check share one deadline, which counts from its start.
 func TestStoreOperationsEndWithTheTimeout(t *testing.T) {
 	t.Parallel()
 	for _, timeout := range []time.Duration{0, 70 * time.Millisecond} {
-		p := newPolicy("api", fixed("per-hour", 9, time.Hour), fixed("per-minute", 1, time.Minute), sliding("ten", 5, 10*time.Second, 10, "weighted"))
+		p := newPolicy("api", fixed("per-hour", 9, time.Hour), fixed("per-minute", 3, time.Minute), sliding("ten", 5, 10*time.Second, 10, "weighted"))
 		s := newServiceWith(func(cfg *Config) { cfg.StoreTimeout = timeout }, p)
 		s.clock.at(7 * time.Second)
 		s.store.onCall(func(context.Context, string, string) error {
@@ -114,8 +114,8 @@ func TestStoreOperationsEndWithTheTimeout(t *testing.T) {
 		})
 		for range 2 {
 			for _, request := range []*http.Request{
-				newRequest(http.MethodPost, "/v1/check", `{"policy":"api","client":"alice"}`),
-				newRequest(http.MethodPost, "/v1/check/batch", `{"checks":[{"policy":"api","client":"alice"}]}`),
+				newRequest(http.MethodPost, "/v1/check", `{"policy":"api","client":"alice","cost":2}`),
+				newRequest(http.MethodPost, "/v1/check/batch", `{"checks":[{"policy":"api","client":"alice","cost":2}]}`), // is denied
 				newRequest(http.MethodGet, "/v1/auth/api", ""),
 				newRequest(http.MethodGet, "/v1/policies/api/clients/alice", ""),
 				newRequest(http.MethodDelete, "/v1/policies/api/clients/alice", ""),

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -149,15 +148,9 @@ func (j *allOrNone) askAtOnce(groups [][]asking) {
 
 func (j *allOrNone) finish(one *asking) { one.ask(j.ctx, j.now, one.limits[one.next:]) }
 
-// seemsSpent reports whether the process remembers that nothing remains, so that
-// one will deny.
+// seemsSpent reports whether one seems to deny all.
 func (j *allOrNone) seemsSpent(one asking) bool {
-	l := &one.limits[0]
-	if p := one.Policy; l.countsDenied(p) || p.Shadow || l.Leniency != policy.Strict {
-		return false
-	}
-	d, known := l.Limiter.PeekLocal(l.request(j.now))
-	return known && !d.Allowed && d.Remaining == 0
+	return !one.Policy.Shadow && one.limits[0].seemsSpent(one.Policy, j.now)
 }
 
 // denied reports whether one was asked and denies all.

@@ -79,9 +79,17 @@ var answers = sync.Pool{New: func() any { return new(Answer) }}
 func (a *Answer) Release() { answers.Put(a) }
 
 // ask asks limits of a, one after the other, and consumes their costs, until one
-// denies for all of them; where denied requests count, it asks the others too.
+// denies for all of them; where denied requests count, it asks the others too. One that
+// seems spent comes first: then the others needn't be asked.
 func (a *Answer) ask(ctx context.Context, now time.Time, limits []LimitCheck) {
+	first := a.firstOf(limits, now)
 	for i := range limits {
+		switch {
+		case i == 0:
+			i = first
+		case i <= first:
+			i--
+		}
 		l := &limits[i]
 		l.asked = true
 		r := l.request(now)
@@ -92,8 +100,28 @@ func (a *Answer) ask(ctx context.Context, now time.Time, limits []LimitCheck) {
 	}
 }
 
+// firstOf returns which of limits is asked before the others: one that seems spent, or the first.
+func (a *Answer) firstOf(limits []LimitCheck, now time.Time) int {
+	for i := 1; i < len(limits); i++ {
+		if limits[i].seemsSpent(a.Policy, now) {
+			return i
+		}
+	}
+	return 0
+}
+
+// seemsSpent reports whether the process remembers that nothing remains of l, a limit of p, so
+// that it will deny whatever other limits do. Of leases no denial is remembered.
+func (l *LimitCheck) seemsSpent(p *policy.Policy, now time.Time) bool {
+	if l.Lease > 0 || l.countsDenied(p) || l.Leniency != policy.Strict {
+		return false
+	}
+	d, known := l.Limiter.PeekLocal(l.request(now))
+	return known && !d.Allowed && d.Remaining == 0
+}
+
 // noteTake notes what a Take of r by l, a limit of p, returned, and reports whether the
-// limits after it needn't be asked.
+// others needn't be asked.
 func (l *LimitCheck) noteTake(p *policy.Policy, d counters.Decision, err error, r counters.Request) bool {
 	if err != nil && l.onStoreError(p) == policy.StoreErrorLocal {
 		l.Degraded = err
@@ -234,12 +262,14 @@ func (a *Answer) conclude(ctx context.Context, now time.Time) {
 // judge finds out whether the limits that were asked admit, and whether
 // on_store_error refuses. Quotas deny if every one does.
 func (a *Answer) judge() {
-	quotas, admitted := false, false
+	quotas, admitted, stored := false, false, false
 	for i := range a.Limits {
 		l := &a.Limits[i]
 		if !l.asked {
 			continue
 		}
+		a.Local = a.Local || !l.Allowed && l.Local
+		stored = stored || l.Allowed || !l.Local
 		a.Refused = a.Refused || l.refuses(a.Policy)
 		a.Allowed = a.Allowed && !l.denies(a.Policy)
 		quotas = quotas || l.Leniency == policy.Quota
@@ -247,6 +277,7 @@ func (a *Answer) judge() {
 	}
 	a.quotasDeny = a.Allowed && quotas && !admitted
 	a.Allowed = a.Allowed && !a.quotasDeny
+	a.Local = a.Local && !stored && !a.Allowed
 }
 
 // refund undoes what the limits of a have admitted, but for those in which denied requests count.
@@ -298,7 +329,6 @@ func (a *Answer) sumUp() {
 		if a.Degraded == nil {
 			a.Degraded = l.Degraded
 		}
-		a.Local = a.Local || a.Denied && !l.Allowed && l.Local
 		if a.Allowed {
 			a.Wait = max(a.Wait, l.Wait)
 		} else if !a.Policy.Shadow && (l.Leniency == policy.Strict || l.Leniency == policy.Quota && a.quotasDeny) {

@@ -88,8 +88,11 @@ func (t *independentChecks) add(number int, q Check) {
 		switch {
 		case one.err != nil:
 		case len(one.Limits) > 0:
-			one.limits = one.Limits
-			t.begin(one)
+			if one.limits = one.Limits; one.firstOf(one.limits, t.at(one)) == 0 {
+				t.begin(one)
+			} else {
+				t.askAlone(one)
+			}
 		default:
 			t.finish(one)
 		}

@@ -292,3 +292,41 @@ func TestGivingBackWithASilentStore(t *testing.T) {
 		assert.True(t, checks[1].Allowed)
 	})
 }
+
+// A hearing keeps whether the last check was denied without the store.
+type hearing struct {
+	unheard
+	local bool
+}
+
+func (h *hearing) Decided(a *Answer, _ time.Time, _ time.Duration) { h.local = a.Local }
+
+// A denial that had to count in another limit needed the store.
+func TestADenialThatCountsIsNotLocal(t *testing.T) {
+	t.Parallel()
+	d, check := newLimits(t, false)
+	heard := new(hearing)
+	d.observer = heard
+	spent, counts := check("narrow", 1, policy.Strict), check("wide", 10, policy.Strict)
+	counts.Limit.CountDenied = true
+	require.True(t, d.TakeLimits([]LimitCheck{spent}, nil))
+	require.False(t, d.TakeLimits([]LimitCheck{spent}, nil))
+	assert.True(t, heard.local)
+	require.False(t, d.TakeLimits([]LimitCheck{spent, counts}, nil))
+	assert.False(t, heard.local)
+	assert.EqualValues(t, 9, remaining(t, d, counts))
+}
+
+// What a limit in shadow mode would deny is admitted: it is no denial, without the store or with it.
+func TestWhatIsAdmittedIsNoLocalDenial(t *testing.T) {
+	t.Parallel()
+	for _, leniency := range []policy.Leniency{policy.Shadow, policy.ShadowQuota} {
+		d, check := newLimits(t, false)
+		heard := new(hearing)
+		d.observer = heard
+		for range 3 {
+			require.True(t, d.TakeLimits([]LimitCheck{check("client", 1, leniency)}, nil))
+			assert.False(t, heard.local)
+		}
+	}
+}
