@@ -85,6 +85,10 @@ func (r *yamlReader) unknown(key *yaml.Node, name string, known []string) {
 		return
 	}
 	message := fmt.Sprintf("%s has no key %q", name, key.Value)
+	if k, _, ok := strings.Cut(key.Value, ":"); ok && slices.Contains(known, k) {
+		r.fail(key, "%s; a space is missing behind %q", message, k+":")
+		return
+	}
 	other, meant := r.kindWith(key.Value), didYouMean(key.Value, known)
 	if other != "" {
 		message += fmt.Sprintf(", but %s has: check the indentation", other)
@@ -140,7 +144,7 @@ func (r *yamlReader) mapping(n *yaml.Node, name string, read func(key, value *ya
 // advice says what to do instead.
 func (r *yamlReader) sequence(n *yaml.Node, name, advice string, read func(item *yaml.Node)) {
 	if n.Kind != yaml.SequenceNode {
-		r.fail(n, "%s must be a list", name)
+		r.fail(n, "%s must be a list, with - in front of each item", name)
 		return
 	}
 	if len(n.Content) == 0 {
@@ -221,7 +225,7 @@ func (r *yamlReader) boolean(name string, into *bool) yamlKey {
 }
 
 func integer[T int | int64](r *yamlReader, name string, into *T, least, most T) yamlKey {
-	return r.scalar(name, fmt.Sprintf("a whole number from %d to %d", least, most), func(n *yaml.Node) bool {
+	key := r.scalar(name, fmt.Sprintf("a whole number from %d to %d", least, most), func(n *yaml.Node) bool {
 		var value T
 		if n.Tag != "!!int" || n.Decode(&value) != nil || value < least || value > most {
 			return false
@@ -229,7 +233,17 @@ func integer[T int | int64](r *yamlReader, name string, into *T, least, most T) 
 		*into = value
 		return true
 	})
+	return yamlKey{name, func(n *yaml.Node) {
+		if octal.MatchString(n.Value) {
+			r.fail(n, "%s %q begins with 0, by which YAML means the base 8; write it without", name, n.Value)
+			return
+		}
+		key.read(n)
+	}}
 }
+
+// octal matches a number to the base 8 that some take for one to the base 10, newer YAML too.
+var octal = regexp.MustCompile(`^\+?0[\d_]+$`)
 
 func (r *yamlReader) durationWithin(name string, into *time.Duration, least, most time.Duration) yamlKey {
 	return r.scalar(name, fmt.Sprintf("a duration from %s to %s", inWords(least), inWords(most)), func(n *yaml.Node) bool {

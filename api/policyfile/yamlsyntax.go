@@ -55,6 +55,9 @@ func explainSyntax(data []byte, err error) string {
 	if found := unplaced(lines, message); found != "" {
 		return found
 	}
+	if at, beginning := unspaced(lines, message); at > 0 && misses("could not find expected ':'", "mapping values are not allowed", "did not find expected key", "did not find expected '-'") {
+		return fmt.Sprintf("%d: a space is missing behind %s", at, beginning)
+	}
 	for i, line := range lines {
 		switch {
 		case tabbed.MatchString(line) && misses("found a tab", "cannot start any token"):
@@ -69,7 +72,7 @@ func explainSyntax(data []byte, err error) string {
 			return fmt.Sprintf("%d: a colon is missing behind %q: the lines below it are indented", above, key)
 		}
 		if line > 0 {
-			return fmt.Sprintf("%d: wrong indentation: the line begins with %d spaces, and %s would be right", line, spaces, right)
+			return fmt.Sprintf("%d: wrong indentation: the line begins with %s, and %s would be right", line, plural(spaces, "space"), right)
 		}
 	}
 	if misses("expected alphabetic or numeric character") {
@@ -77,6 +80,12 @@ func explainSyntax(data []byte, err error) string {
 	}
 	if misses("mapping values are not allowed") {
 		return message + `; a value with ": " in it has to be in quotes`
+	}
+	if misses("found unexpected end of stream") {
+		return message + "; a quote that opens in front of this isn't closed"
+	}
+	if misses("found character that cannot start any token") {
+		return message + "; a value that begins with @, ` or % has to be in quotes"
 	}
 	if misses("did not find expected ',' or") {
 		return message + "; a bracket that opens here isn't closed, or a comma is missing"
@@ -115,6 +124,31 @@ func unplaced(lines []string, message string) string {
 var (
 	unknownAlias = regexp.MustCompile(`^ unknown anchor '(.*)' referenced$`)
 	controls     = regexp.MustCompile(`[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{84}\x{86}-\x{9f}]`)
+)
+
+// unspaced returns the number of the first line, of the one that message names, the one before
+// it and for dashes those below, in which a colon or dash has no space behind it, and what that
+// space is missing behind; else 0.
+func unspaced(lines []string, message string) (at int, beginning string) {
+	named, _, _ := strings.Cut(message, ":")
+	last, err := strconv.Atoi(named)
+	if err != nil {
+		return 0, ""
+	}
+	for at = max(1, last-1); at <= len(lines); at++ {
+		if parts := keyUnspaced.FindStringSubmatch(lines[at-1]); parts != nil && parts[1] != "header:" && at <= last {
+			return at, strconv.Quote(parts[1])
+		}
+		if dashUnspaced.MatchString(lines[at-1]) {
+			return at, "the -"
+		}
+	}
+	return 0, ""
+}
+
+var (
+	keyUnspaced  = regexp.MustCompile(`^ *(?:- +)?(\w+:)[\w/"'\[{][^:]*$`)
+	dashUnspaced = regexp.MustCompile(`^ *-[\w{]`)
 )
 
 // ofParser matches what the parser misses, and not the scanner.
