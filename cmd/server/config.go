@@ -107,28 +107,28 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 		})
 	}
 	fs.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "`address` to serve HTTP on")
-	fs.StringVar(&cfg.http, "http", plainHTTP, "what reads `HTTP`: plain, weir itself where a request is plain and Go's net/http where it isn't, or net, net/http alone")
+	fs.StringVar(&cfg.http, "http", plainHTTP, "`what` reads HTTP: plain, weir itself where a request is plain and Go's net/http where it isn't, or net, net/http alone")
 	fs.StringVar(&cfg.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
 	fs.StringVar(&cfg.grpcListen, "grpc-listen", "", "`address` to serve Envoy's rate limit service on, by gRPC: host:port, or unix:/path/to.sock (default: none)")
 	duration(&cfg.grpcAge, "grpc-max-connection-age", 24*time.Hour, "how `long` a connection of gRPC may last, 0 for any time")
 	fs.StringVar(&cfg.envoyConfig, "envoy-config", "", "`file` or folder of files in the format of envoyproxy/ratelimit, YAML (default: none)")
 	boolean(&cfg.envoyEnv, "envoy-env", "take the environment variables of envoyproxy/ratelimit, where no flag and no variable of weir's says otherwise; -validate prints them as flags")
-	fs.StringVar(&cfg.envoyXDS.server, "envoy-xds", "", "`address` of an xDS server that sends such limits, in the place of -envoy-config (default: none)")
-	fs.StringVar(&cfg.envoyXDS.node, "envoy-xds-node", "default", "`id` of the node by which it knows weir")
-	duration(&cfg.envoyXDS.wait, "envoy-xds-wait", 0, "how `long` weir isn't ready without its first set of limits; 0s is until it has come")
+	fs.StringVar(&cfg.envoyXDS.server, "envoy-xds", "", "`address` of an xDS server that sends limits for Envoy, in the place of -envoy-config (default: none)")
+	fs.StringVar(&cfg.envoyXDS.node, "envoy-xds-node", "default", "`id` of the node by which the xDS server knows weir")
+	duration(&cfg.envoyXDS.wait, "envoy-xds-wait", 0, "how `long` weir isn't ready without the first set of limits of -envoy-xds; 0s is until it has come")
 	boolean(&cfg.envoyXDS.tls, "envoy-xds-tls", "connect to the xDS server by TLS")
-	fs.StringVar(&cfg.envoyXDS.ca, "envoy-xds-ca", "", "PEM `file` of the authorities that vouch for it (default: the system's)")
-	fs.StringVar(&cfg.envoyXDS.cert, "envoy-xds-cert", "", "PEM `file` of the certificate to show it")
-	fs.StringVar(&cfg.envoyXDS.key, "envoy-xds-key", "", "PEM `file` of the certificate's key")
-	fs.StringVar(&cfg.envoyXDS.name, "envoy-xds-name", "", "`name` in its certificate (default: that of -envoy-xds)")
+	fs.StringVar(&cfg.envoyXDS.ca, "envoy-xds-ca", "", "PEM `file` of the authorities that vouch for the xDS server (default: the system's)")
+	fs.StringVar(&cfg.envoyXDS.cert, "envoy-xds-cert", "", "PEM `file` of the certificate to show the xDS server")
+	fs.StringVar(&cfg.envoyXDS.key, "envoy-xds-key", "", "PEM `file` of the key of -envoy-xds-cert")
+	fs.StringVar(&cfg.envoyXDS.name, "envoy-xds-name", "", "`name` in the xDS server's certificate (default: that of -envoy-xds)")
 	fs.StringVar(&cfg.envoyOptions.Algorithm, "envoy-algorithm", "fixed_window", "`algorithm` of the limits for Envoy that name none")
 	boolean(&cfg.envoyOptions.CountDenied, "envoy-count-denied", "make denied requests count in all limits for Envoy that don't say otherwise; in a fixed_window they do anyway")
 	fs.StringVar(&cfg.envoyHeaders, "envoy-headers", string(envoy.Draft11), "`headers` of Envoy's answers: draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset")
 	fs.StringVar((*string)(&cfg.envoyOptions.Mode), "envoy-mode", string(policyfile.EnvoyEnforce), "`mode` of all limits for Envoy: enforce; shadow, which denies nothing; or quota, which denies what all limits of a request deny")
-	fs.StringVar((*string)(&cfg.envoyOptions.OnStoreError), "envoy-on-store-error", string(policy.StoreErrorLocal), "what limits for Envoy that don't say otherwise do when the store can't `decide`: local, allow or deny")
+	fs.StringVar((*string)(&cfg.envoyOptions.OnStoreError), "envoy-on-store-error", string(policy.StoreErrorLocal), "`what` limits for Envoy that don't say otherwise do when the store can't decide: local, allow or deny")
 	boolean(&cfg.envoyMetadata, "envoy-dynamic-metadata", "answer Envoy with what was asked, and the metadata of limits that admit")
 	fs.StringVar(&cfg.envoyStatsd, "envoy-statsd", "", "`address` of a StatsD server that gets metrics by the names of envoyproxy/ratelimit, over UDP (default: none)")
-	fs.Func("envoy-statsd-tags", "`tags` that all of them have, such as env:prod,az:a (default: none)", func(s string) error {
+	fs.Func("envoy-statsd-tags", "`tags` that all metrics of -envoy-statsd have, such as env:prod,az:a (default: none)", func(s string) error {
 		cfg.envoyTags = splitList(s)
 		return nil
 	})
@@ -152,7 +152,7 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 		return nil
 	})
 	fs.StringVar(&cfg.decisionLog, "decision-log", "", "`file` that gets a line of JSON for each check, or - for the standard output")
-	fs.StringVar(&cfg.decisionSample, "decision-log-sample", "all", "which checks it gets: all, denied, or 1/n for each n-th")
+	fs.StringVar(&cfg.decisionSample, "decision-log-sample", "all", "which checks -decision-log gets: all, denied, or 1/n for each n-th")
 	boolean(&cfg.console, "console", "serve the page for operators at /console/; without -token-file, -listen must be loopback")
 	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one; \"check TOKEN\" may change nothing for others, and # begins whose it is")
 	cfg.proxies, _ = parseNetworks([]string{"127.0.0.0/8", "::1/128"})
@@ -161,10 +161,10 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 		return err
 	})
 	fs.StringVar(&cfg.tlsCert, "tls-cert", "", "PEM `file` of the certificate to serve HTTPS with")
-	fs.StringVar(&cfg.tlsKey, "tls-key", "", "PEM `file` of the certificate's key")
+	fs.StringVar(&cfg.tlsKey, "tls-key", "", "PEM `file` of the key of -tls-cert")
 	fs.StringVar(&cfg.tlsClientCA, "tls-client-ca", "", "PEM `file` of the authorities of which clients need a certificate")
-	fs.StringVar(&cfg.grpcTLSCert, "grpc-tls-cert", "", "PEM `file` of the certificate for -grpc-listen alone, in the place of the three above")
-	fs.StringVar(&cfg.grpcTLSKey, "grpc-tls-key", "", "PEM `file` of its key")
+	fs.StringVar(&cfg.grpcTLSCert, "grpc-tls-cert", "", "PEM `file` of the certificate for -grpc-listen alone, in the place of -tls-cert, -tls-key and -tls-client-ca")
+	fs.StringVar(&cfg.grpcTLSKey, "grpc-tls-key", "", "PEM `file` of the key of -grpc-tls-cert")
 	fs.StringVar(&cfg.grpcClientCA, "grpc-tls-client-ca", "", "PEM `file` of the authorities of which clients of -grpc-listen then need a certificate")
 	boolean(&cfg.memcachedTLS, "memcached-tls", "connect to Memcached by TLS")
 	fs.StringVar(&cfg.memcachedCA, "memcached-ca", "", "PEM `file` of the authorities that vouch for Memcached (default: the system's)")
@@ -306,13 +306,16 @@ func (c *config) check() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	require(c.listen != "", "-listen %q must be an address such as 127.0.0.1:8080", c.listen)
+	_, _, err := net.SplitHostPort(c.listen)
+	require(err == nil, "-listen %q must be HOST:PORT, such as 127.0.0.1:8080", c.listen)
 	require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
-	_, err := sampleOf(c.decisionSample)
+	_, err = sampleOf(c.decisionSample)
 	require(err == nil, "-decision-log-sample: %w", err)
 	require(c.decisionLog != "" || c.decisionSample == "all", "-decision-log-sample needs -decision-log")
 	require(!c.console || c.tokenFile != "" || isLoopback(c.listen), "-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; %q isn't", c.listen)
 	require(slices.Contains([]string{plainHTTP, netHTTP}, c.http), "-http %q must be plain or net", c.http)
+	_, _, err = net.SplitHostPort(c.grpcListen)
+	require(err == nil || c.grpcListen == "" || strings.HasPrefix(c.grpcListen, "unix:"), "-grpc-listen %q must be HOST:PORT, such as 127.0.0.1:8081, or unix: and the path of a socket", c.grpcListen)
 	require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
 	require(c.grpcListen != "unix:", "-grpc-listen %q names no socket; give its path, as in unix:/run/weir/grpc.sock", c.grpcListen)
 	require(!c.envoyEnv || len(c.memcached) > 0, "-envoy-env needs MEMCACHE_HOST_PORT or -memcached: weir counts on Memcached, not on Redis")
@@ -407,6 +410,10 @@ func parseNetworks(cidrs []string) ([]netip.Prefix, error) {
 	var networks []netip.Prefix
 	for _, cidr := range cidrs {
 		network, err := netip.ParsePrefix(cidr)
+		if address, notOne := netip.ParseAddr(cidr); notOne == nil {
+			address = address.Unmap().WithZone("") // as those of requests are taken
+			return nil, fmt.Errorf("%q is an address, not a CIDR; write %v/%d", cidr, address, address.BitLen())
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8", cidr)
 		}

@@ -207,7 +207,11 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-key-prefix=é", `-key-prefix: key prefix "é" must be 1 to 30 printable ASCII characters without space`},
 		{"-key-prefix=1234567890123456789012345678901", `-key-prefix: key prefix "1234567890123456789012345678901" must be 1 to 30 printable ASCII characters without space`},
 		{"-key-prefix=a:b/c", `-key-prefix: key prefix "a:b/c" must have no / after a colon`},
-		{"-trusted-proxies 10.0.0.1", `invalid value "10.0.0.1" for flag -trusted-proxies: "10.0.0.1" is not a CIDR such as 10.0.0.0/8`},
+		{"-trusted-proxies 10.0.0.0/33", `invalid value "10.0.0.0/33" for flag -trusted-proxies: "10.0.0.0/33" is not a CIDR such as 10.0.0.0/8`},
+		{"-trusted-proxies 10.0.0.1", `invalid value "10.0.0.1" for flag -trusted-proxies: "10.0.0.1" is an address, not a CIDR; write 10.0.0.1/32`},
+		{"-trusted-proxies 2001:db8::1", `invalid value "2001:db8::1" for flag -trusted-proxies: "2001:db8::1" is an address, not a CIDR; write 2001:db8::1/128`},
+		{"-trusted-proxies fe80::1%eth0", `invalid value "fe80::1%eth0" for flag -trusted-proxies: "fe80::1%eth0" is an address, not a CIDR; write fe80::1/128`},
+		{"-trusted-proxies ::ffff:10.0.0.1", `invalid value "::ffff:10.0.0.1" for flag -trusted-proxies: "::ffff:10.0.0.1" is an address, not a CIDR; write 10.0.0.1/32`},
 		{"-trusted-proxies 10.0.0.1/8", `invalid value "10.0.0.1/8" for flag -trusted-proxies: "10.0.0.1/8" names an address within a range; write 10.0.0.0/8 for the range, or 10.0.0.1/32 for the address alone`},
 		{"-trusted-proxies ::ffff:10.0.0.1/104", `invalid value "::ffff:10.0.0.1/104" for flag -trusted-proxies: "::ffff:10.0.0.1/104" names an address within a range; write 10.0.0.0/8 for the range, or 10.0.0.1/32 for the address alone`},
 		{"-trusted-proxies fd00::1/8", `invalid value "fd00::1/8" for flag -trusted-proxies: "fd00::1/8" names an address within a range; write fd00::/8 for the range, or fd00::1/128 for the address alone`},
@@ -247,7 +251,10 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-envoy-on-store-error 503", `-envoy-on-store-error "503" must be local, allow or deny`},
 		{"-grpc-max-connection-age -1s", "-grpc-max-connection-age -1s must not be negative"},
 		{"-listen 127.0.0.1:65536", `-listen "127.0.0.1:65536" has a port that is out of range; give one from 0 to 65535`},
-		{"-listen=", `-listen "" must be an address such as 127.0.0.1:8080`},
+		{"-listen=", `-listen "" must be HOST:PORT, such as 127.0.0.1:8080`},
+		{"-listen 8080", `-listen "8080" must be HOST:PORT, such as 127.0.0.1:8080`},
+		{"-listen http://127.0.0.1:8080", `-listen "http://127.0.0.1:8080" must be HOST:PORT, such as 127.0.0.1:8080`},
+		{"-envoy-config c -grpc-listen 8081", `-grpc-listen "8081" must be HOST:PORT, such as 127.0.0.1:8081, or unix: and the path of a socket`},
 		{"-listen :-1", `-listen ":-1" has a port that is out of range; give one from 0 to 65535`},
 		{"-listen [::1]:99999999999999999999", `-listen "[::1]:99999999999999999999" has a port that is out of range; give one from 0 to 65535`},
 		{"-store-timeout 5 -nonsense x -log-level loud -v", `invalid value "5" for flag -store-timeout: must be a duration such as 50ms or 10s` + "\n" +
@@ -394,7 +401,6 @@ func TestNewProgramSaysWhatIsWrongWithFiles(t *testing.T) {
 		{"-memcached srv+b:1", `-memcached: "srv+b:1" is not a Memcached server; ` +
 			"give host:port, /path/to.sock, dns+host:port, dnssrv+_name._tcp.host or cluster+host:port"},
 		{"-listen " + busy.Addr().String(), "-listen: listen tcp " + busy.Addr().String() + ": bind: address already in use"},
-		{"-listen nowhere", "-listen: listen tcp: address nowhere: missing port in address"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
 			args := append([]string{"-listen", "127.0.0.1:0"}, strings.Fields(test.args)...)
