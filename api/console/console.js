@@ -248,7 +248,8 @@ function because(state) {
   if (often.length) all.push(`In the last minute: ${often.map(([by, word]) => `${count(times(by) ?? 0)} times ${word}`).join(", ")}.`);
   else if (!e && state.limits.every((/** @type {any} */ l) => l.remaining === l.limit)) all.push("Nothing of it is counted now. Is this how its name is written?");
   if (state.client !== state.client.trim()) all.push("Its name begins or ends with a space.");
-  if (state.counted_as !== state.client) all.push(`Counted as ${visible(state.counted_as)}.`);
+  // With ~ begins a hash in the store's keys, which tells nobody whom it is of.
+  if (state.counted_as !== state.client && !state.counted_as.startsWith("~")) all.push(`Counted as ${visible(state.counted_as)}.`);
   if (state.degraded) all.push("The store doesn't answer: this is what this instance knows.");
   return all.join(" ");
 }
@@ -535,6 +536,7 @@ const topsOf = /** @type {[string, number][]} */ ([["denied", 3], ["allowed", 6]
       top = await get(path, signal);
     }
     if (signal.aborted) return;
+    setText(byId("now-title"), `Now, by policy ${policy}`); // not before the lists are its own
     setText(byId("fleet"), ofFleet(top.fleet));
     mostOften[by] = new Map(top.clients.map((/** @type {any} */ c) => [address(policy, c.client), c.count]));
     const list = byId(`top-${by}`);
