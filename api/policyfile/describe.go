@@ -113,6 +113,11 @@ func describeAuth(b *strings.Builder, p *policy.Policy) {
 	if i := slices.Index(p.Identify, policy.Identifier{}); i >= 0 && i < len(p.Identify)-1 {
 		fmt.Fprintf(b, "  /v1/auth/%s never gets to %v: each request has an address\n", p.Name, p.Identify[i+1])
 	}
+	for _, id := range p.Identify {
+		if strings.EqualFold(id.Header, "X-Forwarded-For") || strings.EqualFold(id.Header, "Forwarded") {
+			fmt.Fprintf(b, "  /v1/auth/%s takes all of %s for a name, and users may write its beginning: ip is the address in X-Forwarded-For\n", p.Name, id.Header)
+		}
+	}
 	if p.AuthBadRequestStatus != 400 {
 		fmt.Fprintf(b, "  /v1/auth/%s refuses requests whose client it can't name with %d\n", p.Name, p.AuthBadRequestStatus)
 	}

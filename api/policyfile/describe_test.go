@@ -206,6 +206,16 @@ func TestHeadersBehindIPAreTold(t *testing.T) {
 	}
 }
 
+// A header to which each proxy adds an address begins as users like, which is said.
+func TestHeadersOfAddressesAreTold(t *testing.T) {
+	t.Parallel()
+	for identify, told := range map[string]bool{"[header:x-forwarded-for, ip]": true, "[header:Forwarded]": true, "[header:X-Real-Ip]": false, "[ip]": false} {
+		policies := parseText(t, more("identify: "+identify))
+		require.NoError(t, embedded().Bind(policies))
+		assert.Equal(t, told, strings.Contains(Describe(policies), "users may write its beginning"), identify)
+	}
+}
+
 // Only where there are routes a request has to come with a path.
 func TestPathsAreToldWhereTheyMatter(t *testing.T) {
 	t.Parallel()

@@ -347,15 +347,15 @@ func TestValidateNamesItsFile(t *testing.T) {
 	t.Parallel()
 	fromEnvironment := env(map[string]string{"WEIR_CONFIG": "env.yaml"})
 	for line, want := range map[string]string{
-		"-validate":                            "env.yaml",
-		"-validate a.yaml":                     "a.yaml",
-		"-validate -clock-skew 1s a.yaml":      "a.yaml",
-		"-validate a.yaml -clock-skew 1s":      "a.yaml",
-		"-config b.yaml -validate":             "b.yaml",
-		"-config b.yaml -validate a.yaml":      "a.yaml",
-		"-memcached m:1 -validate a.yaml":      "a.yaml",
-		"-validate=true a.yaml -key-prefix x":  "a.yaml",
-		"-clock-skew 1s -validate -listen x a": "a",
+		"-validate":                             "env.yaml",
+		"-validate a.yaml":                      "a.yaml",
+		"-validate -clock-skew 1s a.yaml":       "a.yaml",
+		"-validate a.yaml -clock-skew 1s":       "a.yaml",
+		"-config b.yaml -validate":              "b.yaml",
+		"-config b.yaml -validate a.yaml":       "a.yaml",
+		"-memcached m:1 -validate a.yaml":       "a.yaml",
+		"-validate=true a.yaml -key-prefix x":   "a.yaml",
+		"-clock-skew 1s -validate -listen :1 a": "a",
 	} {
 		cfg, err := parseConfig(strings.Fields(line), fromEnvironment, io.Discard)
 		require.NoError(t, err, line)
