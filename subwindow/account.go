@@ -59,14 +59,15 @@ type account struct {
 	// was last confirmed, in Unix nanoseconds; 0 if nothing is known.
 	generation, verified int64
 
-	top   int64  // the number of the newest slot
-	slots []slot // newest first, and none behind the last with a count
-	// Slots from first to final were read, and change only with the generation.
-	first, final int64
+	top    int64  // the number of the newest slot
+	slots  []slot // newest first, and none behind the last with a count
+	share  ledger.Share
+	flight *flight // under way
+	owed   *debts
 
-	share           ledger.Share
-	flight          *flight // under way
-	owed            *debts
+	// Slots that are from final to first before top were read, and change only with the
+	// generation. Each client has these, so they are small: see longAgo.
+	final, first    uint16
 	doubtful        bool // all has to be read before anything is counted
 	staleGeneration bool // the generation has to be read before what is due is told
 	counted         bool // by the process, since a reset: who only looks tells nothing of its share
@@ -143,7 +144,7 @@ func generationAt(now time.Time) int64 {
 func (a *account) become(generation int64, skew time.Duration) {
 	a.dropBefore(generation, skew)
 	a.slots = a.slots[:0]
-	a.verified, a.final, a.counted, a.pastChanged = 0, math.MinInt64, false, false
+	a.verified, a.final, a.counted, a.pastChanged = 0, longAgo, false, false
 }
 
 // dropBefore forgets what was decided before a reset, but not what is known of slots.
@@ -168,17 +169,33 @@ func (a *account) reach(p position, kept int) {
 	switch {
 	case passed >= size, -passed >= 4*size: // or the clock has been set back
 		a.slots = a.slots[:0]
-		a.top, a.final, a.verified = p.newest(), math.MinInt64, 0
+		a.final, a.verified = longAgo, 0
 	case passed > 0:
 		if n := min(int64(len(a.slots))+passed, size); len(a.slots) > 0 {
 			a.slots = append(a.slots, make([]slot, max(0, n-int64(len(a.slots))))...)[:n]
 			copy(a.slots[passed:], a.slots)
 			clear(a.slots[:passed])
+			if cap(a.slots) > kept { // as appending doubles it
+				a.slots = append(make([]slot, 0, kept), a.slots...)
+			}
 		}
-		a.top = p.newest()
+		a.final = age(int64(a.final) + passed)
+	default: // the request is late
+		passed = 0
 	}
-	a.first = max(a.first, a.top-size+1)
+	a.first = min(age(int64(a.first)+passed), uint16(size-1))
+	a.top += passed
 }
+
+// longAgo is so many slots before top that none is as old that may be asked about: a request may be
+// 4 times behind all that are kept, which are less than twice maxKeys.
+const longAgo = math.MaxUint16
+
+// age returns a number of slots before top, of those newer than that 0.
+func age(slots int64) uint16 { return uint16(max(0, min(slots, longAgo))) }
+
+// ageOf returns how many slots before top one is.
+func (a *account) ageOf(bucket int64) uint16 { return age(a.top - bucket) }
 
 // at returns a slot, or nil if it is newer than all that are known.
 func (a *account) at(bucket int64) *slot {
@@ -193,10 +210,15 @@ func (a *account) at(bucket int64) *slot {
 }
 
 // isFinal reports whether a slot needn't be read.
-func (a *account) isFinal(bucket int64) bool { return bucket >= a.first && bucket <= a.final }
+func (a *account) isFinal(bucket int64) bool {
+	return a.top-bucket >= int64(a.final) && a.hasRead(bucket)
+}
+
+// hasRead reports whether a slot isn't older than those that were read.
+func (a *account) hasRead(bucket int64) bool { return a.top-bucket <= int64(a.first) }
 
 // reopen notes that a slot has changed, and may go on to.
-func (a *account) reopen(bucket int64) { a.final = min(a.final, bucket-1) }
+func (a *account) reopen(bucket int64) { a.final = max(a.final, a.ageOf(bucket-1)) }
 
 // fresh reports whether what is known may be relied on at now.
 func (a *account) fresh(now int64) bool {

@@ -39,7 +39,7 @@ func (w *work) reads(all, generation, current bool) {
 	w.buckets = w.buckets[:0]
 	for bucket := w.newest(); bucket >= w.oldest; bucket-- {
 		if !all && bucket < w.bucket && a.isFinal(bucket) {
-			bucket = a.first // the final ones are skipped
+			bucket = a.top - int64(a.first) // the final ones are skipped
 			continue
 		}
 		if bucket == w.bucket && current || bucket != w.bucket && (all || !a.isFinal(bucket)) {

@@ -1,7 +1,6 @@
 package subwindow
 
 import (
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -24,7 +23,7 @@ type family struct {
 // name gives a the beginning of its keys, unless it has one. An account without it has read nothing.
 func (f *family) name(a *account, client string) {
 	if a.key == "" {
-		a.key, a.final = f.keys.Client(client), math.MinInt64
+		a.key, a.final = f.keys.Client(client), longAgo
 	}
 }
 

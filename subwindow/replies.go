@@ -26,7 +26,7 @@ func (w *work) tally(n int64) {
 // returns how much is missing.
 func (w *work) see(bucket, value int64, lasting bool, own int64) (missing int64) {
 	others, missing := w.a.see(bucket, value, lasting, w.reset())
-	if w.a.counted && bucket >= w.a.first {
+	if w.a.counted && w.a.hasRead(bucket) {
 		w.book.Note(&w.a.share, own, own+others)
 	}
 	return missing
@@ -95,10 +95,10 @@ func (w *work) fillSlots() {
 		a.verified = w.now
 	}
 	final := (w.now-int64(w.window.Horizon))/int64(w.window.Width) - 1
-	if a.final < w.oldest-1 {
-		a.first, a.final = w.oldest, final
+	if a.final > a.ageOf(w.oldest-1) {
+		a.first = 0
 	}
-	a.first, a.final = min(a.first, w.oldest), final
+	a.first, a.final = max(a.first, a.ageOf(w.oldest)), a.ageOf(final)
 	w.upToDate = true
 	w.book.Answered()
 }
