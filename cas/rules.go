@@ -124,12 +124,12 @@ func (l *rules[S]) decoded(state counters.State) (s S, o origin, foreign bool) {
 // A snapshot is a state as it was seen. The zero value is none.
 type snapshot[S any] struct {
 	token   casToken // of the state that the store has
-	size    int      // of its value
 	decoded S        // which no one may change
 	origin  origin
-	lost    bool   // the store has less, or nothing
 	at      int64  // Unix nanoseconds, of the request that asked for it; or never, math.MaxInt64
 	expires moment // when the store forgets it at the latest
+	size    int32  // of its value
+	lost    bool   // the store has less, or nothing
 }
 
 // A casToken tells a state that a store has from all others; the zero value is
@@ -151,7 +151,7 @@ func (s *snapshot[S]) fresh(now time.Time) bool {
 func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot[S]) (read time.Time) {
 	read = time.Now()
 	*seen = snapshot[S]{
-		at: next.latest.Now.UnixNano(), size: len(state.Value),
+		at: next.latest.Now.UnixNano(), size: int32(len(state.Value)),
 		token: casToken{state.Version, state.Life},
 	}
 	ttl := next.ttl

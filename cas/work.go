@@ -83,7 +83,7 @@ func (w *work[S]) Next() ledger.Step {
 		w.wait = 0
 	}
 	for {
-		w.asks, w.swapped = counters.Replacement{Size: w.a.last.size}, false
+		w.asks, w.swapped = counters.Replacement{Size: int(w.a.last.size)}, false
 		tells, peeks := w.gather()
 		if len(w.calls) == 0 || tells == len(w.calls) && !w.a.owes() {
 			w.answer(nil)
