@@ -66,7 +66,7 @@ type account struct {
 	owed   *debts
 
 	// Slots that are from final to first before top were read, and change only with the
-	// generation. Each client has these, so they are small: see longAgo.
+	// generation; first is 0 while none was. Each client has these, so they are small: see longAgo.
 	final, first    uint16
 	doubtful        bool // all has to be read before anything is counted
 	staleGeneration bool // the generation has to be read before what is due is told
@@ -183,7 +183,9 @@ func (a *account) reach(p position, kept int) {
 	default: // the request is late
 		passed = 0
 	}
-	a.first = min(age(int64(a.first)+passed), uint16(size-1))
+	if a.first > 0 {
+		a.first = min(age(int64(a.first)+passed), uint16(size-1))
+	}
 	a.top += passed
 }
 
