@@ -248,7 +248,7 @@ func TestManyAwaitTheirTurn(t *testing.T) {
 		limitertest.TakeMany(unhurried, l, asked)
 		turn := time.Now().Add(10 * time.Millisecond)
 		setTurn := func(at time.Time) {
-			l.Change(asked[1].Client, func(a *account[bucketState]) { a.pace.turn = momentOf(at) })
+			l.limiter.(*Limiter[bucketState]).Change(asked[1].Client, func(a *account[bucketState]) { a.pace.turn = momentOf(at) })
 		}
 		setTurn(turn)
 		var order []int
@@ -359,7 +359,7 @@ func TestAPanicLeavesNothingLocked(t *testing.T) {
 	_, l := newTogether(t, rigged, Config{})
 	_, other := newTogether(t, rigged.StateStore, Config{})
 	armed := false
-	l.family.algorithm = panicking{l.family.algorithm, &armed}
+	l.limiter.(*Limiter[bucketState]).family.algorithm = panicking{l.limiter.(*Limiter[bucketState]).family.algorithm, &armed}
 	asked := manyRequests(1, time.Now(), 5)
 	limitertest.TakeMany(unhurried, l, asked)
 	rigged.beforeSwap = func() {
@@ -376,7 +376,7 @@ func TestAPanicLeavesNothingLocked(t *testing.T) {
 	}
 	assert.Equal(t, "a bug", limitertest.TakeMany(unhurried, l, asked)[0].Panic)
 	free := make(chan struct{})
-	go l.Change(asked[0].Client, func(*account[bucketState]) { close(free) })
+	go l.limiter.(*Limiter[bucketState]).Change(asked[0].Client, func(*account[bucketState]) { close(free) })
 	select {
 	case <-free:
 	case <-time.After(10 * time.Second):

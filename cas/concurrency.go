@@ -28,7 +28,7 @@ const (
 // Its state is a log of when each lease began; see SlidingLog. Giving back a lease that
 // there isn't changes nothing. Make one with NewConcurrency; its methods are those of
 // Limiter.
-type Concurrency struct{ Limiter[logState] }
+type Concurrency struct{ limiter }
 
 // NewConcurrency returns a limiter of places. limit, 1 to MaxPlaces, is the one that most
 // requests will have; one of a request that is larger counts as MaxLogLimit at most. The
@@ -43,9 +43,9 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 		err = fmt.Errorf("limit %d of what is under way at once must be from 1 to %d", limit, MaxPlaces)
 	}
 	cfg.CountDenied = false // a denial holds nothing
-	l := new(Concurrency)
 	a := places{log{window: lease + grid + options.ClockSkew}}
-	return made(l, l.init(store, a, err, "concurrency", logEntryBytes*limit, cfg))
+	l, err := newLimiter(store, a, err, "concurrency", logEntryBytes*limit, cfg)
+	return made(&Concurrency{l}, err)
 }
 
 // places is the arithmetic of a Concurrency: that of a log whose entries are leases.

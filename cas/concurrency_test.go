@@ -182,7 +182,7 @@ func TestALeaseOfRightBehindAResetStays(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, taken.Receipt.Position, now.UnixNano())
 	require.NoError(t, other.Refund(unhurried, r, taken))
-	require.NoError(t, store.Delete(t.Context(), []string{one.family.keys.StateKey("c")}))
+	require.NoError(t, store.Delete(t.Context(), []string{one.limiter.(*Limiter[logState]).family.keys.StateKey("c")}))
 	held, err := ask(now.Add(time.Second), 0)
 	require.NoError(t, err)
 	require.True(t, held.Allowed)

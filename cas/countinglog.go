@@ -18,7 +18,7 @@ import (
 // keep when each cost was admitted, but of up to ceil(limit/entries) in a row
 // when the first and the last were. The package says what it denies for that.
 // Make one with NewCountingLog; its methods are those of Limiter.
-type CountingLog struct{ Limiter[countingState] }
+type CountingLog struct{ limiter }
 
 // The entries that a counting log can have.
 const (
@@ -33,9 +33,9 @@ const (
 // would take more than 64 MiB. The error says what is wrong with the window
 // (see counters.CheckWindow), the entries or cfg.
 func NewCountingLog(store counters.StateStore, window time.Duration, entries int64, cfg Config) (*CountingLog, error) {
-	l := new(CountingLog)
 	a, err := newCountingLog(window, entries, cfg.CountDenied)
-	return made(l, l.init(store, a, err, "sliding_log", countedBytes*entries, cfg))
+	l, err := newLimiter(store, a, err, "sliding_log", countedBytes*entries, cfg)
+	return made(&CountingLog{l}, err)
 }
 
 // countedBytes is what an entry takes in memory.

@@ -28,7 +28,7 @@ func TestFewDebtsAreRemembered(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 	}
-	l.Change("c", func(a *account[bucketState]) { assert.Less(t, len(a.due), 2*mostDebts) })
+	l.limiter.(*Limiter[bucketState]).Change("c", func(a *account[bucketState]) { assert.Less(t, len(a.due), 2*mostDebts) })
 }
 
 // A client asks evenly for 90% of what drains, in an outage that is longer than a bucket

@@ -17,13 +17,13 @@ import (
 // since. Wait counts from the state's time when that is ahead of the request's.
 // With clocks d apart, turns may come d closer. Make one with NewLeakyBucket;
 // its methods are those of Limiter.
-type LeakyBucket struct{ Limiter[bucketState] }
+type LeakyBucket struct{ limiter }
 
 // NewLeakyBucket returns a limiter by leaky bucket, which holds burst, or the
 // limit when burst is 0. The error says what is wrong with the window (see
 // counters.CheckWindow), the burst or cfg.
 func NewLeakyBucket(store counters.StateStore, window time.Duration, burst int64, cfg Config) (*LeakyBucket, error) {
-	l := new(LeakyBucket)
 	b, err := newBucket(formatLeakyBucket, window, burst, cfg.CountDenied)
-	return made(l, l.init(store, b, err, "leaky_bucket", 0, cfg))
+	l, err := newLimiter(store, b, err, "leaky_bucket", 0, cfg)
+	return made(&LeakyBucket{l}, err)
 }

@@ -225,7 +225,7 @@ func TestALeaseThatWasRenewedElsewhereIsPutBackOnce(t *testing.T) {
 	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
 	first := p[0].take(at(0), 0)
 	require.True(t, p[1].take(at(2), 0).Allowed)
-	require.NoError(t, p[0].store.Store.Delete(t.Context(), []string{p[0].l.family.keys.StateKey("c")}))
+	require.NoError(t, p[0].store.Store.Delete(t.Context(), []string{p[0].l.limiter.(*Limiter[logState]).family.keys.StateKey("c")}))
 	require.True(t, p[0].take(at(20), first.Receipt.Position).Allowed)
 	require.True(t, p[1].take(at(21), 0).Allowed)
 	assert.EqualValues(t, 1, p[0].remain(at(22)), "three are held")

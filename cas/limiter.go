@@ -41,24 +41,38 @@ type Limiter[S any] struct {
 	family family[S]
 }
 
+// A limiter is a Limiter of states of any type. Who imports a type that has it in the place of
+// a Limiter doesn't compile all of that again for each type of state.
+type limiter interface {
+	counters.Limiter
+	TakesMany() bool
+	TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken))
+	Flush()
+	Owing() int
+	Clients() int
+	ClientLimit() int
+	Items(client string, limit int64) (n, key, value int)
+}
+
 // rememberedBytes bounds the memory in which logs are remembered, by bounding the number of
 // clients.
 const rememberedBytes = 64 << 20
 
-// init makes l a limiter by algorithm a, unless that is wrong by err. The keys of its
+// newLimiter returns a limiter by algorithm a, unless that is wrong by err. The keys of its
 // states have the name. A log takes so many bytes of memory; 0 of what isn't one.
-func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], err error, name string, logBytes int64, cfg Config) error {
+func newLimiter[S any](store counters.StateStore, a algorithm[S], err error, name string, logBytes int64, cfg Config) (*Limiter[S], error) {
 	options, wrong := cfg.Options.WithDefaults()
 	if err = cmp.Or(err, wrong); err == nil && store == nil {
 		err = errors.New("a limiter needs a store; memory.New makes one")
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if logBytes > 0 {
 		options.Clients = min(options.Clients, int(rememberedBytes/logBytes))
 	}
 	cfg.Options = options
+	l := new(Limiter[S])
 	l.family = family[S]{
 		rules: rules[S]{algorithm: a, cfg: cfg}, store: store, book: &l.Book,
 		keys: counters.StateNamespace(options.KeyPrefix, options.Policy, options.Limit, name),
@@ -75,7 +89,7 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], err error, 
 		Clients:  options.Clients,
 		Timeouts: 1, // checks wait behind it
 	})
-	return nil
+	return l, nil
 }
 
 // made returns l, or err.

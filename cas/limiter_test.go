@@ -548,8 +548,9 @@ func runMachine[S any](t *rapid.T, by way, a algorithm[S], countDenied bool) {
 	for i := range limiters {
 		cfg := testConfig([]int{20, 10, -1}[i])
 		cfg.CountDenied = countDenied
-		limiters[i] = new(Limiter[S])
-		require.NoError(t, limiters[i].init(by.on(store), a, nil, "test", 0, cfg))
+		var err error
+		limiters[i], err = newLimiter(by.on(store), a, nil, "test", 0, cfg)
+		require.NoError(t, err)
 	}
 	model := newClient(a)
 	model.countDenied = countDenied
@@ -987,7 +988,7 @@ func TestTTLIsThatOfTheSlowestCallAndTheHorizon(t *testing.T) {
 	slow.Request.Request = counters.Request{Client: "c", Cost: 1, Limit: 1, Now: noon}
 	fast.Request.Request = counters.Request{Client: "c", Cost: 1, Limit: 100, Now: noon}
 	for _, calls := range [][]*call[bucketState]{{slow, fast}, {fast, slow}} {
-		w := &work[bucketState]{family: &l.family, a: new(account[bucketState]), calls: calls}
+		w := &work[bucketState]{family: &l.limiter.(*Limiter[bucketState]).family, a: new(account[bucketState]), calls: calls}
 		w.next.latest = &calls[0].Request.Request
 		w.decide(true, true)
 		assert.Equal(t, 2*time.Minute+500*time.Millisecond+2*time.Second, w.next.ttl)

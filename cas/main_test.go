@@ -44,15 +44,6 @@ func (by way) take(ctx context.Context, l manyTaker, r counters.Request) (counte
 // asks returns the limiter, whose Take asks it in this way.
 func (by way) asks(l limiter, err error) (counters.Limiter, error) { return asked{l, by}, err }
 
-// A limiter is one by any algorithm.
-type limiter interface {
-	counters.Limiter
-	TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken))
-	Flush()
-	Owing() int
-	Clients() int
-}
-
 type asked struct {
 	limiter
 	by way

@@ -30,16 +30,16 @@ const mostLogged = MaxLogLimit + 1
 // limits, and what a shorter window has dropped stays dropped. A request's own
 // limit above MaxLogLimit counts as MaxLogLimit. Make one with NewSlidingLog;
 // its methods are those of Limiter.
-type SlidingLog struct{ Limiter[logState] }
+type SlidingLog struct{ limiter }
 
 // NewSlidingLog returns a limiter by sliding log. limit is the one that most
 // requests will have. It remembers fewer than cfg.Clients where their logs
 // would take more than 64 MiB. The error says what is wrong with the window
 // (see counters.CheckWindow), the limit or cfg.
 func NewSlidingLog(store counters.StateStore, window time.Duration, limit int64, cfg Config) (*SlidingLog, error) {
-	l := new(SlidingLog)
 	a, err := newSlidingLog(window, limit, cfg.CountDenied)
-	return made(l, l.init(store, a, err, "sliding_log", logEntryBytes*limit, cfg))
+	l, err := newLimiter(store, a, err, "sliding_log", logEntryBytes*limit, cfg)
+	return made(&SlidingLog{l}, err)
 }
 
 // logEntryBytes is what an entry of a log takes in memory.
