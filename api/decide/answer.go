@@ -214,9 +214,12 @@ func (l *LimitCheck) lookBack(p *policy.Policy, now time.Time, denialKnown bool)
 // anyAge it goes by what is remembered however old that is.
 func (l *LimitCheck) lookBackAfterChange(p *policy.Policy, now time.Time, anyAge bool) bool {
 	l.Cost = 0
-	if d, recalled := l.Limiter.Recall(l.request(now)); recalled && anyAge {
-		l.record(p, d, nil, l.request(now))
-		return true
+	if anyAge {
+		r := l.request(now)
+		if d, recalled := l.Limiter.Recall(r); recalled {
+			l.record(p, d, nil, r)
+			return true
+		}
 	}
 	return l.lookBack(p, now, true)
 }
