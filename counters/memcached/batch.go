@@ -405,7 +405,7 @@ func (t *replacements) begin(c *session, p *piece, i int) counters.Turn {
 func (p *piece) replace(r counters.Replacement) {
 	p.commands = append(p.commands, p.count)
 	if r.Value != nil {
-		p.text = appendStore(p.text, r.Key, expiration(r.TTL, time.Now()), r.Old.Version, r.Value)
+		p.text = appendStore(p.text, r.Key, expiration(r.TTL), r.Old.Version, r.Value)
 		p.count++
 	}
 	if isRead(r) {

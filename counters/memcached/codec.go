@@ -228,9 +228,9 @@ func parseUint(b []byte) (uint64, error) { return strconv.ParseUint(string(b), 1
 
 // expiration returns ttl as Memcached wants it: in whole seconds, rounded up,
 // and as a Unix time when it is longer than 30 days.
-func expiration(ttl time.Duration, now time.Time) int32 {
+func expiration(ttl time.Duration) int32 {
 	if ttl <= maxRelativeTTL {
 		return int32((ttl + time.Second - 1) / time.Second)
 	}
-	return int32(min(now.Add(ttl+time.Second-1).Unix(), math.MaxInt32))
+	return int32(min(time.Now().Add(ttl+time.Second-1).Unix(), math.MaxInt32))
 }

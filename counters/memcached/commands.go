@@ -22,7 +22,7 @@ func appendAddition(b []byte, a counters.Addition) []byte {
 	if a.New {
 		// The add's reply doesn't matter: if another caller added the counter first, it is
 		// there too.
-		b = appendStore(b, a.Key, expiration(a.TTL, time.Now()), 0, zero)
+		b = appendStore(b, a.Key, expiration(a.TTL), 0, zero)
 	}
 	return appendCount(b, "incr", a.Key, a.Delta)
 }
@@ -87,7 +87,7 @@ func (c *session) raise(floors []counters.Floor) (again []counters.Floor, err er
 	if err := c.parseCounts(0, keys, counts, versions); err != nil {
 		return nil, err
 	}
-	b, now := c.text[:0], time.Now()
+	b := c.text[:0]
 	var low []counters.Floor
 	for i, f := range floors {
 		switch {
@@ -97,7 +97,7 @@ func (c *session) raise(floors []counters.Floor) (again []counters.Floor, err er
 			return nil, errNoCAS
 		}
 		low = append(low, f)
-		b = appendStore(b, f.Key, expiration(f.TTL, now), versions[i], strconv.AppendInt(nil, f.Count, 10))
+		b = appendStore(b, f.Key, expiration(f.TTL), versions[i], strconv.AppendInt(nil, f.Count, 10))
 	}
 	if len(low) == 0 {
 		return nil, nil
@@ -180,7 +180,7 @@ func socketOf(life uint64) uint64 { return life & (1<<lifeShift - 1) }
 func (c *session) swap(key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
 	err := pipeline.ErrOtherSocket
 	if !old.Exists() || old.Life>>lifeShift == c.backend.number {
-		b := appendStore(c.text[:0], key, expiration(ttl, time.Now()), old.Version, value)
+		b := appendStore(c.text[:0], key, expiration(ttl), old.Version, value)
 		err = c.exchange(socketOf(old.Life), appendGet(b, "gets", key))
 	}
 	if errors.Is(err, pipeline.ErrOtherSocket) {

@@ -282,7 +282,7 @@ func (s *Store) Swap(ctx context.Context, key string, old counters.State, value 
 // Put implements counters.StateStore with set.
 func (s *Store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	return s.with(ctx, key, func(c *session) error {
-		return c.Set(&memcache.Item{Key: key, Value: value, Expiration: expiration(ttl, time.Now())})
+		return c.Set(&memcache.Item{Key: key, Value: value, Expiration: expiration(ttl)})
 	})
 }
 
