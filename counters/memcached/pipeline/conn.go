@@ -197,6 +197,7 @@ func (c *Conn) send(newest uint64) error {
 	c.arm()
 	c.mu.Unlock()
 	c.owed = true
+	began := c.link.pool.Newest()
 	for c.pending() {
 		s, err := c.link.socket(&c.request)
 		ok := false
@@ -206,6 +207,9 @@ func (c *Conn) send(newest uint64) error {
 		if err == nil {
 			c.socket = s
 			ok, err = s.send(&c.request)
+		}
+		if !ok && err == nil && s.number > began { // another new one would be lost as soon
+			err = downError{s.why()}
 		}
 		switch {
 		case ok:

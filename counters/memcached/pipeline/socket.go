@@ -127,6 +127,13 @@ func (s *socket) isOpen() bool {
 	return err == nil
 }
 
+// why returns why the connection is lost, or nil.
+func (s *socket) why() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
 // send queues r and sees to it that it is written. While the socket is full it
 // waits until r's deadline. It returns false when the socket was lost before.
 func (s *socket) send(r *request) (bool, error) {
@@ -295,9 +302,8 @@ func (s *socket) read() {
 // isStalled reports whether the connection is lost because it was silent, and
 // not closed yet.
 func (s *socket) isStalled() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return errors.Is(s.err, ErrDown) && !errors.Is(s.err, ErrNotSent)
+	err := s.why()
+	return errors.Is(err, ErrDown) && !errors.Is(err, ErrNotSent)
 }
 
 // linger ends the requests that have been sent, and goes on to read their
@@ -385,7 +391,7 @@ func (s *socket) deal(b []byte) (err error) {
 	for len(b) > 0 && err == nil {
 		s.silent = 0
 		if s.next == len(s.batch) && s.nextBatch() == 0 {
-			return errUnasked
+			return fmt.Errorf("%w: %.100q", errUnasked, b)
 		}
 		r := s.batch[s.next]
 		var complete bool

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -328,6 +329,28 @@ func TestRestartOfIdleServerFailsNothing(t *testing.T) {
 	}
 	requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
 	require.EqualValues(t, 4, d.count.Load())
+}
+
+// A server that closes each new connection, as a proxy may whose own server is gone, isn't dialed
+// again and again for a request.
+func TestAServerThatClosesNewConnectionsIsDialedOnce(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	s, d := startPool(t)
+	d.dial = func(_ context.Context, network, address string) (net.Conn, error) {
+		conn, err := net.Dial(network, address)
+		require.NoError(t, err)
+		other, err := l.Accept()
+		require.NoError(t, err)
+		return conn, other.Close()
+	}
+	for n := range 100 {
+		_, err := ask(newConn(t, s, "tcp", l.Addr().String()), "version\r\n")
+		require.Error(t, err)
+		require.EqualValues(t, n+1, d.count.Load())
+	}
 }
 
 // The read deadline of a connection passes while it is idle; that doesn't count
