@@ -40,28 +40,36 @@ func (s *Server) resetClient(c echo.Context, by change) error {
 		return err
 	}
 	now := s.cfg.Now()
-	client = d.CountedAs(client)
-	if err = s.reset(d, client, now); err == nil {
-		s.resets.done(lateReset{d.Name, client}, now)
-		by.What = "client reset"
-		s.changed(by)
-		return c.NoContent(http.StatusNoContent)
+	var failed error
+	for _, name := range d.NamesOf(client) {
+		r := lateReset{d.Name, name}
+		if err = s.reset(d, name, now); err == nil {
+			s.resets.done(r, now)
+			continue
+		}
+		if !s.resets.add(r, now) {
+			by.What, by.Error = "client perhaps reset, in some limits", err.Error()
+			s.changed(by)
+			return storeFailed("the client was not reset in all limits, and %d others wait for the store; do it again: %v", maxResets, err)
+		}
+		d.Forget(name)
+		failed = err
 	}
-	if !s.resets.add(lateReset{d.Name, client}, now) {
-		by.What, by.Error = "client perhaps reset, in some limits", err.Error()
+	if failed != nil {
+		by.What, by.Error = "client reset in this process; the store follows when it answers", failed.Error()
 		s.changed(by)
-		return storeFailed("the client was not reset in all limits, and %d others wait for the store; do it again: %v", maxResets, err)
+		return c.NoContent(http.StatusAccepted)
 	}
-	d.Forget(client)
-	by.What, by.Error = "client reset in this process; the store follows when it answers", err.Error()
+	by.What = "client reset"
 	s.changed(by)
-	return c.NoContent(http.StatusAccepted)
+	return c.NoContent(http.StatusNoContent)
 }
 
-// reset makes the client start fresh, as of now, within the store timeout.
-func (s *Server) reset(d *decide.Decider, client string, now time.Time) error {
+// reset makes the client that is counted by a name start fresh, as of now, within the store
+// timeout.
+func (s *Server) reset(d *decide.Decider, name string, now time.Time) error {
 	ctx := counters.Deadline{At: s.cfg.Now().Add(s.cfg.StoreTimeout)}
-	return d.Reset(&ctx, client, now)
+	return d.Reset(&ctx, name, now)
 }
 
 // RetryResets does the resets that were answered with 202, as far as the store
@@ -75,9 +83,9 @@ func (s *Server) RetryResets() (waiting int) {
 		d, err := s.active.Load().Find(r.policy)
 		if err != nil { // nothing counts the client any more
 			s.resets.done(r, asked[r])
-		} else if s.reset(d, r.client, asked[r]) == nil {
+		} else if s.reset(d, r.name, asked[r]) == nil {
 			s.resets.done(r, asked[r])
-			s.changed(change{What: "client reset, as asked before", Policy: d.Name, Client: r.client}, slog.Duration("after", s.cfg.Now().Sub(asked[r])))
+			s.changed(change{What: "client reset, as asked before", Policy: d.Name, Client: r.name}, slog.Duration("after", s.cfg.Now().Sub(asked[r])))
 		}
 	})
 	return len(s.resets.waiting())

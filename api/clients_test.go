@@ -176,9 +176,8 @@ func (l slowReset) Reset(context.Context, string, time.Time) error {
 	return nil
 }
 
-// The reset of one limit may take long. What another limit counts meanwhile is
-// from before that limit's reset: its refund takes nothing from what comes
-// after.
+// The resets of many limits may take long. What another limit counts before its own turn comes is
+// from before that limit's reset: its refund takes nothing from what comes after.
 func TestRefundsKnowWhenEachLimitWasReset(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testRefundsKnowWhenEachLimitWasReset)
@@ -191,15 +190,19 @@ func testRefundsKnowWhenEachLimitWasReset(t *testing.T) {
 	request := counters.Request{Client: "alice", Cost: 10, Limit: 10, Now: epoch.Add(290 * time.Millisecond)}
 	ctx := &counters.Deadline{At: time.Now().Add(time.Minute)}
 	var taken counters.Decision
-	first := fixed("first", 10, time.Minute)
-	first.Limiter = slowReset{meanwhile: func() {
+	limits := make([]policy.Limit, 129) // more than are reset at once
+	for i := range limits {
+		limits[i] = fixed("first", 10, time.Minute)
+		limits[i].Limiter = slowReset{meanwhile: func() { time.Sleep(time.Second) }}
+	}
+	limits[1].Limiter = slowReset{meanwhile: func() {
 		time.Sleep(300 * time.Millisecond)
 		var err error
 		taken, err = limiter.Take(ctx, request)
 		require.NoError(t, err)
 	}}
 	second.Limiter = limiter
-	p := decide.NewDecider(decide.Config{}, newPolicy("api", first, second), nil)
+	p := decide.NewDecider(decide.Config{}, newPolicy("api", append(limits, second)...), nil)
 	require.NoError(t, p.Reset(ctx, "alice", epoch))
 	later := request
 	later.Now = epoch.Add(time.Second)

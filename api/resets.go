@@ -9,8 +9,9 @@ import (
 // maxResets is how many resets wait for the store at most.
 const maxResets = 1000
 
-// A lateReset is the reset of a client of a policy that the store couldn't do.
-type lateReset struct{ policy, client string }
+// A lateReset is the reset of a client of a policy, by a name that counts it, that the store
+// couldn't do.
+type lateReset struct{ policy, name string }
 
 // lateResets are the resets that wait for the store, with the times at which they were
 // asked for. The zero value has none.

@@ -1,10 +1,13 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -146,4 +149,52 @@ func TestTheLogTellsWhoResets(t *testing.T) {
 	s := newServiceWith(func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(log, nil)) }, newPolicy("api", fixed("limit", 2, time.Hour)))
 	s.do(t, http.MethodDelete, "/v1/policies/api/clients/alice", "")
 	assert.Regexp(t, ` peer=192.0.2.1\n$`, log.String(), "without tokens")
+}
+
+// All limits of a policy are reset within one store timeout, where the store is far away, too.
+func TestAResetOfManyLimitsIsInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var limits []policy.Limit
+		for i := range 12 {
+			limits = append(limits, fixed(fmt.Sprint("limit-", i), 2, time.Hour))
+		}
+		s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", limits...))
+		s.store.onCall(func(ctx context.Context, _, _ string) error {
+			time.Sleep(time.Millisecond)
+			if deadline, _ := ctx.Deadline(); time.Now().After(deadline) {
+				return counters.ErrTimeout
+			}
+			return nil
+		})
+		assert.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, "/v1/policies/api/clients/alice", "").Code)
+		assert.Zero(t, s.RetryResets())
+	})
+}
+
+// An address and its network are names whose counts may be on different servers. While that of one
+// is gone, the other is reset once, and its limits hold.
+func TestAResetWaitsForOneOfTwoNames(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("limit", 2, time.Hour)))
+	const network = `{"policy":"api","client":"2001:db8::/64"}`
+	s.admits(t, network)
+	s.clock.at(time.Second)
+	s.store.onCall(func(_ context.Context, _, key string) error {
+		if strings.Contains(key, "2001:db8::1") {
+			return fmt.Errorf("%w: %w", counters.ErrUnavailable, counters.ErrNotSent)
+		}
+		return nil
+	})
+	require.Equal(t, http.StatusAccepted, s.do(t, http.MethodDelete, "/v1/policies/api/clients/2001:db8::1", "").Code)
+	for i := range 2 {
+		s.clock.at(time.Duration(10+i) * time.Second)
+		s.admits(t, network)
+		assert.Equal(t, 1, s.RetryResets())
+	}
+	s.clock.at(20 * time.Second)
+	s.denies(t, network)
+	s.store.failWith(nil)
+	assert.Zero(t, s.RetryResets())
+	s.denies(t, network)
 }

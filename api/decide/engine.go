@@ -334,29 +334,40 @@ func (d *Decider) Look(ctx context.Context, client string, now time.Time) (*Answ
 	return a, usages, nil
 }
 
-// Reset makes the client start fresh in all limits. The error is one of a
-// counters.Store, and names the limit that may not have been reset.
-func (d *Decider) Reset(ctx context.Context, client string, now time.Time) error {
-	began := time.Now()
-	for _, q := range d.checksOf(client) {
-		for l := range d.EachLimit() {
-			// Refunds go by when the reset of their own limit was.
-			if err := l.Limiter.Reset(ctx, q.Client, now.Add(time.Since(began))); err != nil {
-				if l.Route != "" {
-					return fmt.Errorf("limit %q of %s: %w", l.Name, l.Route, err)
-				}
-				return fmt.Errorf("limit %q: %w", l.Name, err)
-			}
+// NamesOf returns the names by which the client of that name may be counted. Each has counts
+// of its own, perhaps on another server.
+func (d *Decider) NamesOf(client string) (names []string) {
+	for _, q := range d.checksOf(d.CountedAs(client)) {
+		names = append(names, q.Client)
+	}
+	return names
+}
+
+// Reset makes the client that is counted by a name start fresh in all limits, at once: one after
+// the other they might take longer than the store timeout. The error is one of a counters.Store,
+// and names a limit that may not have been reset.
+func (d *Decider) Reset(ctx context.Context, name string, now time.Time) error {
+	began, limits := time.Now(), slices.Collect(d.EachLimit())
+	failed := make([]error, len(limits))
+	AtOnce(len(limits), d.StoreTimeout, func(i int) {
+		// Refunds go by when the reset of their own limit was.
+		failed[i] = limits[i].Limiter.Reset(ctx, name, now.Add(time.Since(began)))
+	})
+	for i, err := range failed {
+		switch l := limits[i]; {
+		case err == nil:
+		case l.Route != "":
+			return fmt.Errorf("limit %q of %s: %w", l.Name, l.Route, err)
+		default:
+			return fmt.Errorf("limit %q: %w", l.Name, err)
 		}
 	}
 	return nil
 }
 
-// Forget drops what the process remembers of the client.
-func (d *Decider) Forget(client string) {
-	for _, q := range d.checksOf(client) {
-		for l := range d.EachLimit() {
-			l.Limiter.Forget(q.Client)
-		}
+// Forget drops what the process remembers of the client that is counted by a name.
+func (d *Decider) Forget(name string) {
+	for l := range d.EachLimit() {
+		l.Limiter.Forget(name)
 	}
 }
