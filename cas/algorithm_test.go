@@ -3,6 +3,7 @@ package cas
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -391,12 +392,14 @@ func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 func FuzzTokenBucketCodec(f *testing.F) {
 	a, err := newBucket(formatTokenBucket, time.Minute, 0, false)
 	require.NoError(f, err)
+	seedBucketCodec(f, a)
 	fuzzCodec(f, a)
 }
 
 func FuzzLeakyBucketCodec(f *testing.F) {
 	a, err := newBucket(formatLeakyBucket, time.Minute, 50, true)
 	require.NoError(f, err)
+	seedBucketCodec(f, a)
 	fuzzCodec(f, a)
 }
 
@@ -410,6 +413,30 @@ func FuzzCountingLogCodec(f *testing.F) {
 	a, err := newCountingLog(time.Minute, MinLogEntries, true)
 	require.NoError(f, err)
 	fuzzCodec(f, a)
+}
+
+// seedBucketCodec adds states in the format that b has today.
+func seedBucketCodec(f *testing.F, b bucket) {
+	const at, year = 1784030400000000000, 365 * 24 * time.Hour
+	for _, seed := range []struct {
+		state            bucketState
+		now, cost, limit int64
+	}{
+		{bucketState{}, at, 1, 99},
+		{bucketState{time: at, generation: at, window: time.Minute, whole: 1, total: 1}, at + 1, 1, 99},
+		{bucketState{time: at, generation: at - 1, window: time.Minute, whole: 98, part: 1, total: 1000}, at, 1, 99}, // a fraction
+		{bucketState{time: at, generation: at, window: time.Minute, whole: 40, part: 59_999_999_999, total: 40}, at - int64(time.Hour), 5, 99},
+		{bucketState{time: at, generation: at, window: year, whole: 7, part: int64(year) - 1, total: 8}, at + int64(time.Second), 5, 99},
+		{bucketState{time: at, generation: at, window: time.Minute, whole: 9, debt: 10, total: 19}, at, 1, 99}, // with a debt
+		{bucketState{time: math.MinInt64, generation: math.MinInt64, window: 100 * time.Millisecond, whole: 3, part: 1}, math.MaxInt64, 1, counters.MaxLimit},
+		{bucketState{time: math.MaxInt64, generation: math.MinInt64, window: year, whole: counters.MaxLimit, part: int64(year) - 1, debt: counters.MaxLimit, total: 1 << 61}, math.MinInt64, counters.MaxCost, 0},
+	} {
+		data := b.encode(nil, seed.state)
+		_, err := b.decode(data)
+		require.NoError(f, err)
+		f.Add(data, seed.now, seed.cost, seed.limit)
+	}
+	f.Add([]byte("99 "), int64(at), int64(1), int64(99)) // what incr leaves
 }
 
 // fuzzCodec feeds a any bytes, and those that it accepts to its arithmetic, at

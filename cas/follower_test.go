@@ -15,31 +15,64 @@ import (
 	"weir/counters/memory"
 )
 
+// contended is a client of whom other takes whenever limiter asks the store, which takes a
+// millisecond.
+type contended struct {
+	way
+	t              *testing.T
+	rigged         *riggedStore
+	limiter, other *TokenBucket
+}
+
+func (by way) newContended(t *testing.T, cfg Config) *contended {
+	store := memory.New(nil)
+	c := &contended{way: by, t: t, rigged: &riggedStore{StateStore: store}}
+	var err error
+	c.limiter, err = NewTokenBucket(by.on(c.rigged), time.Second, 0, cfg)
+	require.NoError(t, err)
+	c.other, err = NewTokenBucket(by.on(store), time.Second, 0, testConfig(10))
+	require.NoError(t, err)
+	c.rigged.beforeSwap = c.otherTakes
+	return c
+}
+
+func (c *contended) request() counters.Request {
+	return counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()}
+}
+
+func (c *contended) takeBy(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), timeout)
+	defer cancel()
+	return c.take(ctx, l, c.request())
+}
+
+func (c *contended) otherTakes() {
+	time.Sleep(time.Millisecond)
+	d, err := c.takeBy(c.other, time.Second)
+	assert.NoError(c.t, err)
+	assert.True(c.t, d.Allowed)
+}
+
+// lead returns while limiter takes, contended for 60 ms. What that is told it sends.
+func (c *contended) lead() chan counters.Decision {
+	led := make(chan counters.Decision, 1)
+	go func() {
+		d, err := c.takeBy(c.limiter, 60*time.Millisecond)
+		assert.NoError(c.t, err)
+		led <- d
+	}()
+	time.Sleep(10500 * time.Microsecond)
+	return led
+}
+
 // A follower of a contended leader is denied too where no clients, or too few,
 // are remembered, as with -view-clients 0.
 func (by way) TestAFollowerIsDeniedThoughNothingIsRemembered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(nil)
-		rigged := &riggedStore{StateStore: store}
-		cfg := testConfig(-1)
-		limiter, err := NewTokenBucket(by.on(rigged), time.Second, 0, cfg)
-		require.NoError(t, err)
-		other, err := NewTokenBucket(by.on(store), time.Second, 0, testConfig(10))
-		require.NoError(t, err)
-		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
-			ctx, cancel := context.WithTimeout(t.Context(), timeout)
-			defer cancel()
-			return by.take(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
-		}
-		rigged.beforeSwap = func() {
-			time.Sleep(time.Millisecond)
-			_, err := take(other, time.Second)
-			assert.NoError(t, err)
-		}
-		go func() { _, _ = take(limiter, 60*time.Millisecond) }()
-		time.Sleep(10500 * time.Microsecond)
-		d, err := take(limiter, 45*time.Millisecond)
+		c := by.newContended(t, testConfig(-1))
+		c.lead()
+		d, err := c.takeBy(c.limiter, 45*time.Millisecond)
 		assert.NoError(t, err)
 		assert.True(t, d.Contended)
 		synctest.Wait()
@@ -51,25 +84,9 @@ func (by way) TestAFollowerIsDeniedThoughNothingIsRemembered(t *testing.T) {
 func (by way) TestWhoLooksBehindAContendedLeader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(nil)
-		rigged := &riggedStore{StateStore: store}
-		limiter, err := NewTokenBucket(by.on(rigged), time.Second, 0, testConfig(10))
-		require.NoError(t, err)
-		other, err := NewTokenBucket(by.on(store), time.Second, 0, testConfig(10))
-		require.NoError(t, err)
-		request := func() counters.Request {
-			return counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()}
-		}
-		rigged.beforeSwap = func() {
-			time.Sleep(time.Millisecond)
-			_, err := other.Take(t.Context(), request())
-			assert.NoError(t, err)
-		}
-		go func() {
-			_, _ = by.take(&counters.Deadline{At: time.Now().Add(60 * time.Millisecond)}, limiter, request())
-		}()
-		time.Sleep(10500 * time.Microsecond)
-		d, err := limiter.Peek(&counters.Deadline{At: time.Now().Add(45 * time.Millisecond)}, request())
+		c := by.newContended(t, testConfig(10))
+		c.lead()
+		d, err := c.limiter.Peek(&counters.Deadline{At: time.Now().Add(45 * time.Millisecond)}, c.request())
 		assert.NoError(t, err)
 		assert.True(t, d.Allowed && !d.Contended, "%+v", d)
 		synctest.Wait()
@@ -82,29 +99,19 @@ func (by way) TestWhoLooksBehindAContendedLeader(t *testing.T) {
 func (by way) TestAFollowerHasItsOwnTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(nil)
-		rigged := &riggedStore{StateStore: store}
-		limiter, err := NewTokenBucket(by.on(rigged), time.Second, 0, testConfig(10))
-		require.NoError(t, err)
-		other, err := NewTokenBucket(by.on(store), time.Second, 0, testConfig(10))
-		require.NoError(t, err)
-		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
-			ctx, cancel := context.WithTimeout(t.Context(), timeout)
-			defer cancel()
-			return by.take(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
-		}
+		c := by.newContended(t, testConfig(10))
 		begin := time.Now()
-		rigged.beforeSwap = func() {
-			time.Sleep(time.Millisecond)
-			if time.Since(begin) < 50*time.Millisecond {
-				_, err := take(other, time.Second)
-				assert.NoError(t, err)
+		c.rigged.beforeSwap = func() {
+			if time.Since(begin) < 49*time.Millisecond {
+				c.otherTakes()
+				return
 			}
+			time.Sleep(time.Millisecond)
 		}
-		go func() { _, _ = take(limiter, 50*time.Millisecond) }()
+		go func() { _, _ = c.takeBy(c.limiter, 50*time.Millisecond) }()
 		time.Sleep(47500 * time.Microsecond)
 		asked := time.Now()
-		d, err := take(limiter, 50*time.Millisecond)
+		d, err := c.takeBy(c.limiter, 50*time.Millisecond)
 		assert.NoError(t, err)
 		assert.True(t, d.Allowed, "%+v after %v of 50 ms", d, time.Since(asked))
 		synctest.Wait()

@@ -822,41 +822,19 @@ func TestOptionsAreChecked(t *testing.T) {
 func (by way) TestAFollowerOfAContendedLeaderIsDenied(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(nil)
-		rigged := &riggedStore{StateStore: store}
-		limiter, err := NewTokenBucket(by.on(rigged), time.Second, 0, testConfig(10))
-		require.NoError(t, err)
-		other, err := NewTokenBucket(by.on(store), time.Second, 0, testConfig(10))
-		require.NoError(t, err)
-		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
-			ctx, cancel := context.WithTimeout(t.Context(), timeout)
-			defer cancel()
-			return by.take(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
-		}
-		rigged.beforeSwap = func() {
-			time.Sleep(time.Millisecond)
-			d, err := take(other, time.Second)
-			assert.NoError(t, err)
-			assert.True(t, d.Allowed)
-		}
-		leader := make(chan counters.Decision)
-		go func() {
-			d, err := take(limiter, 60*time.Millisecond)
-			assert.NoError(t, err)
-			leader <- d
-		}()
-		time.Sleep(10500 * time.Microsecond)
-		d, err := take(limiter, 50*time.Millisecond)
+		c := by.newContended(t, testConfig(10))
+		leader := c.lead()
+		d, err := c.takeBy(c.limiter, 50*time.Millisecond)
 		require.NoError(t, err)
 		assert.True(t, d.Contended)
 		assert.False(t, d.Allowed)
 		assert.True(t, (<-leader).Contended)
 
 		// Where the store hasn't answered, it has failed.
-		rigged.beforeSwap = func() { time.Sleep(time.Hour) }
-		go func() { _, _ = take(limiter, 2*time.Hour) }()
+		c.rigged.beforeSwap = func() { time.Sleep(time.Hour) }
+		go func() { _, _ = c.takeBy(c.limiter, 2*time.Hour) }()
 		time.Sleep(time.Second)
-		_, err = take(limiter, 50*time.Millisecond)
+		_, err = c.takeBy(c.limiter, 50*time.Millisecond)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		synctest.Wait()
 		time.Sleep(3 * time.Hour)
