@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	historiesFor  = flag.Duration("histories", 30*time.Second, "how `long` TestHistories goes on")
+	historiesFor  = flag.Duration("histories", 15*time.Second, "how `long` TestHistories goes on")
 	historiesFrom = flag.Uint64("history", 1, "the `seed` that TestHistories begins with")
 )
 

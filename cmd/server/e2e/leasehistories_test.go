@@ -25,7 +25,7 @@ func TestLeaseHistories(t *testing.T) {
 	t.Parallel()
 	binary(racing{t}) // takes none of the time
 	begin := time.Now()
-	for seed := *historiesFrom; seed == *historiesFrom || time.Since(begin) < *historiesFor/5; seed++ {
+	for seed := *historiesFrom; seed == *historiesFrom || time.Since(begin) < *historiesFor*2/5; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			h := newLeaseHistory(seed)
 			h.happen(t)
