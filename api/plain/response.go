@@ -12,8 +12,9 @@ const (
 	// unchunked is the longest answer that net/http sends in one piece if the
 	// handler doesn't say how long it is.
 	unchunked = 2048
-	// maxKept is the size of the largest buffers that are kept for another answer.
-	maxKept = 64 << 10
+	// maxKept is the size of the largest buffers that are kept for another answer: that to a
+	// batch of a thousand ordinary checks.
+	maxKept = 256 << 10
 )
 
 // A response is an http.ResponseWriter that keeps the answer. It is reused.
