@@ -319,3 +319,25 @@ func (by way) TestALimitThatIsSpentIsAskedFirst(t *testing.T) {
 		requireMetrics(t, s, `weir_local_denials_total{policy="api"} 4`)
 	}
 }
+
+// While the store fails, a client that has spent one of its limits is denied however long ago that
+// was read, and not refused, whichever of them that is.
+func (by way) TestWhatIsKnownToBeDeniedIsNotRefused(t *testing.T) {
+	t.Parallel()
+	minute, hour := fixed("per-minute", 9, time.Minute), fixed("per-hour", 1, time.Hour)
+	for _, limits := range [][]policy.Limit{{minute, hour}, {hour, minute}} {
+		p := newPolicy("api", limits...)
+		p.OnStoreError = policy.StoreErrorDeny
+		s := by.newService(p)
+		const alice, bob = `{"policy":"api","client":"alice"}`, `{"policy":"api","client":"bob"}`
+		s.admits(t, alice)
+		s.store.failWith(counters.ErrUnavailable)
+		s.clock.at(5 * time.Second)
+		s.denies(t, alice)
+		answers := s.batch(t, alice, bob).Results
+		assert.EqualValues(t, http.StatusTooManyRequests, answers[0].Status)
+		assert.EqualValues(t, http.StatusServiceUnavailable, answers[1].Status)
+		assert.Equal(t, http.StatusTooManyRequests, s.all(t, alice).Code)
+		assert.Equal(t, http.StatusServiceUnavailable, s.all(t, alice, bob).Code)
+	}
+}

@@ -263,7 +263,7 @@ func (a *Answer) conclude(ctx context.Context, now time.Time) {
 }
 
 // judge finds out whether the limits that were asked admit, and whether
-// on_store_error refuses. Quotas deny if every one does.
+// on_store_error refuses: not what another limit is known to deny. Quotas deny if every one does.
 func (a *Answer) judge() {
 	quotas, admitted, stored := false, false, false
 	for i := range a.Limits {
@@ -281,6 +281,19 @@ func (a *Answer) judge() {
 	a.quotasDeny = a.Allowed && quotas && !admitted
 	a.Allowed = a.Allowed && !a.quotasDeny
 	a.Local = a.Local && !stored && !a.Allowed
+	for i := 0; a.Refused && i < len(a.Limits); i++ {
+		a.Refused = !a.Limits[i].knownToDeny(a.Policy, a.Now)
+	}
+}
+
+// knownToDeny reports whether l, a limit of p, denies whatever other limits do, by the store or by
+// what the process remembers, however old that is.
+func (l *LimitCheck) knownToDeny(p *policy.Policy, now time.Time) bool {
+	if l.asked {
+		return l.decided && l.denies(p)
+	}
+	d, known := l.Limiter.Recall(l.request(now))
+	return known && !d.Allowed && l.Leniency == policy.Strict
 }
 
 // refund undoes what the limits of a have admitted, but for those in which denied requests count.
