@@ -21,7 +21,7 @@ func TestShiftedClock(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	memcachedtest.Overlap(2)
+	memcachedtest.Overlap(4)
 	// net/http closes half a second after it has refused a request.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }

@@ -25,7 +25,7 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	memcachedtest.Overlap(3)
+	memcachedtest.Overlap(4)
 	if testing.Short() { // which is for tests that start no process
 		return
 	}
