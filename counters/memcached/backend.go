@@ -196,7 +196,10 @@ func (b *backend) laneOfMany() *lane {
 // get returns a session of l for an operation that ends by the deadline, or nil when
 // the server has left. The session must be released.
 func (b *backend) get(l *lane, deadline time.Time) *session {
-	begun := time.Now()
+	var begun time.Time
+	if b.breaker.suspect.Load() {
+		begun = time.Now()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.member.Err() != nil {
@@ -246,7 +249,7 @@ type session struct {
 	newest   uint64         // the newest socket when the last exchange began
 	text     []byte         // a buffer for the commands of an exchange
 	kept     int            // bytes in buffers, while it is idle
-	begun    time.Time
+	begun    time.Time      // the operation; zero if nothing had failed by then
 	deadline time.Time
 	answered bool           // the server has, in this operation
 	broken   *pipeline.Conn // of the request that failed last
@@ -280,8 +283,8 @@ func (c *session) shrink() {
 func (c *session) release() {
 	b := c.backend
 	c.broken = nil
-	// A check wouldn't have waited for an answer that took longer.
-	if c.answered && b.breaker.suspect.Load() && time.Since(c.begun) <= b.timeout {
+	// What began before a failure, or took longer than a check waits, doesn't make up for it.
+	if c.answered && !c.begun.IsZero() && time.Since(c.begun) <= b.timeout {
 		b.breaker.note(answered, nil)
 	}
 	b.mu.Lock()
