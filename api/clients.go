@@ -50,7 +50,7 @@ func (s *Server) resetClient(c echo.Context, by change) error {
 		if !s.resets.add(r, now) {
 			by.What, by.Error = "client perhaps reset, in some limits", err.Error()
 			s.changed(by)
-			return storeFailed("the client was not reset in all limits, and %d others wait for the store; do it again: %v", maxResets, err)
+			return storeFailed(err, "the client was not reset in all limits, and %d others wait for the store; do it again", maxResets)
 		}
 		d.Forget(name)
 		failed = err

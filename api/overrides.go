@@ -282,9 +282,9 @@ func overrideProblem(err error, policyName string, key policy.ClientKey) *proble
 	case errors.Is(err, overrides.ErrFull):
 		return newProblem(http.StatusConflict, "%v", err)
 	case unchanged(err):
-		return storeFailed("no override was changed, as the store failed; do it again: %v", err)
+		return storeFailed(err, "no override was changed, as the store failed; do it again")
 	default:
-		return storeFailed("the store could not say whether this was done; do it again: %v", err)
+		return storeFailed(err, "the store could not say whether this was done; do it again")
 	}
 }
 

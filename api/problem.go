@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -43,11 +44,30 @@ func badRequest(format string, args ...any) *problem {
 	return newProblem(http.StatusBadRequest, format, args...)
 }
 
-// storeFailed returns the problem of a request that the store failed.
-func storeFailed(format string, args ...any) *problem {
+// reducedCapacity returns the problem of a request that the store failed.
+func reducedCapacity(format string, args ...any) *problem {
 	p := newProblem(http.StatusServiceUnavailable, format, args...)
 	p.Type, p.Title = typeReducedCapacity, "Temporary Reduced Capacity"
 	return p
+}
+
+// storeFailed is reducedCapacity, and says how the store has failed with err.
+func storeFailed(err error, format string, args ...any) *problem {
+	return reducedCapacity("%s: %s", fmt.Sprintf(format, args...), howFailed(err))
+}
+
+// howFailed returns what users need to know of an error of the store. Which server it was, and
+// why, is for operators: logs and /v1/healthz have it.
+func howFailed(err error) string {
+	switch {
+	case errors.Is(err, counters.ErrTimeout):
+		return "it did not answer in time"
+	case errors.Is(err, counters.ErrRefused):
+		return "it has refused the request"
+	case errors.Is(err, counters.ErrUnavailable):
+		return "it can't be reached"
+	}
+	return err.Error()
 }
 
 // knownProblem returns the problem of an error of which its caller may know, or nil: what else
@@ -64,7 +84,7 @@ func knownProblem(err error) *problem {
 		}
 		return newProblem(http.StatusNotFound, "there is no policy %q; GET /v1/policies lists them", string(err))
 	case *decide.Refused:
-		p := storeFailed("the store could not decide in time and policy %q denies then; try again", err.Policy)
+		p := reducedCapacity("the store could not decide in time and policy %q denies then; try again", err.Policy)
 		p.Policy, p.Client, p.Degraded, p.ViolatedPolicies = err.Policy, err.Client, true, err.Limits
 		return p
 	case *decide.AtError:
@@ -72,7 +92,7 @@ func knownProblem(err error) *problem {
 		p.Detail = elementPath("checks", err.Number) + ": " + p.Detail
 		return p
 	case *decide.Unclaimed:
-		return storeFailed("the store could not tell whether this was done before, so nothing is done yet; send it again: %v", err.Unwrap())
+		return storeFailed(err.Unwrap(), "the store could not tell whether this was done before, so nothing is done yet; send it again")
 	}
 	switch err {
 	case decide.ErrLate:

@@ -111,7 +111,7 @@ func TestResetsThatWaitAreBounded(t *testing.T) {
 	r := reset("api", "one-more")
 	assert.Equal(t, http.StatusServiceUnavailable, r.Code)
 	assert.Equal(t, typeReducedCapacity, r.Type)
-	assert.Equal(t, `the client was not reset in all limits, and 1000 others wait for the store; do it again: limit "limit": counters: the store did not answer in time`, r.Detail)
+	assert.Equal(t, `the client was not reset in all limits, and 1000 others wait for the store; do it again: it did not answer in time`, r.Detail)
 	assert.Contains(t, s.do(t, http.MethodGet, "/v1/audit?n=1", "").Body, `"what":"client perhaps reset, in some limits"`)
 	assert.Equal(t, http.StatusAccepted, reset("api", "c7").Code, "it waits already")
 	assert.Equal(t, maxResets, s.RetryResets())

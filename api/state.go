@@ -81,7 +81,7 @@ func (s *Server) showState(c echo.Context) error {
 	a, usages, err := d.Look(&ctx, client, now)
 	if err != nil {
 		if knownProblem(err) == nil {
-			err = storeFailed("the store could not say what is in use; try again: %v", err)
+			err = storeFailed(err, "the store could not say what is in use; try again")
 		}
 		return err
 	}

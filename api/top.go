@@ -98,7 +98,7 @@ func (s *Server) listTopClients(c echo.Context) error {
 func (s *Server) fleetTop(name, by string, checks *telemetry.Checks) ([]topk.Count, *fleetJSON, error) {
 	reports, missing, err := s.cfg.Fleet.Others()
 	if err != nil {
-		return nil, nil, storeFailed("the store could not tell which other instances there are; without scope=fleet, this instance answers for itself: %v", err)
+		return nil, nil, storeFailed(err, "the store could not tell which other instances there are; without scope=fleet, this instance answers for itself")
 	}
 	sum, lists := rates(checks), []fleet.List{{Clients: checks.Top(by).Top(math.MaxInt, s.cfg.Now())}}
 	for _, r := range reports {
