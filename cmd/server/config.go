@@ -114,7 +114,7 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	fs.StringVar(&cfg.envoyConfig, "envoy-config", "", "`file` or folder of files in the format of envoyproxy/ratelimit, YAML (default: none)")
 	boolean(&cfg.envoyEnv, "envoy-env", "take the environment variables of envoyproxy/ratelimit, where no flag and no variable of weir's says otherwise; -validate prints them as flags")
 	fs.StringVar(&cfg.envoyXDS.server, "envoy-xds", "", "`address` of an xDS server that sends limits for Envoy, in the place of -envoy-config (default: none)")
-	fs.StringVar(&cfg.envoyXDS.node, "envoy-xds-node", "default", "`id` of the node by which the xDS server knows weir")
+	fs.StringVar(&cfg.envoyXDS.node, "envoy-xds-node", defaultXDSNode, "`id` of the node by which the xDS server knows weir")
 	duration(&cfg.envoyXDS.wait, "envoy-xds-wait", 0, "how `long` weir isn't ready without the first set of limits of -envoy-xds; 0s is until it has come")
 	boolean(&cfg.envoyXDS.tls, "envoy-xds-tls", "connect to the xDS server by TLS")
 	fs.StringVar(&cfg.envoyXDS.ca, "envoy-xds-ca", "", "PEM `file` of the authorities that vouch for the xDS server (default: the system's)")
@@ -322,7 +322,7 @@ func (c *config) check() error {
 	require(c.grpcListen == "" || c.envoys(), "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by")
 	require(c.envoyConfig == "" || c.envoyXDS.server == "", "-envoy-config and -envoy-xds are both where the limits come from; give one of them")
 	x := &c.envoyXDS
-	require(x.server != "" || x.wait == 0 && !x.tls, "-envoy-xds-wait and -envoy-xds-tls need -envoy-xds")
+	require(x.server != "" || x.wait == 0 && !x.tls && x.node == defaultXDSNode, "-envoy-xds-node, -envoy-xds-wait and -envoy-xds-tls need -envoy-xds")
 	require(x.server == "" || hasPort(x.server), "-envoy-xds %q must be HOST:PORT, such as control-plane:18000", x.server)
 	require(x.tls || x.ca == "" && x.cert == "" && x.name == "", "-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need -envoy-xds-tls")
 	require((x.cert == "") == (x.key == ""), "-envoy-xds-cert and -envoy-xds-key go together")
@@ -428,6 +428,9 @@ func parseNetworks(cidrs []string) ([]netip.Prefix, error) {
 
 // nextProtos are the protocols of HTTPS, the better one first.
 var nextProtos = []string{"h2", "http/1.1"}
+
+// defaultXDSNode is that of envoyproxy/ratelimit.
+const defaultXDSNode = "default"
 
 // xdsConfig is what the flags that begin with -envoy-xds say.
 type xdsConfig struct {

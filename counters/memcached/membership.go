@@ -78,6 +78,8 @@ func (s *source) parse(l lookups) error {
 	switch {
 	case strings.HasPrefix(s.name, "/"):
 		s.servers = []*server{newServer(s.name)}
+	case strings.ContainsAny(s.name, " \t"):
+		return fmt.Errorf("%q has a space in it; servers are separated by commas", s.name)
 	case !prefixed && incomplete:
 		return fmt.Errorf("%q is not a Memcached server; give host:port or /path/to.sock", s.name)
 	case kind == "dnssrv":

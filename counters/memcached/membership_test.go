@@ -32,6 +32,7 @@ func TestNamesThatAreNotServers(t *testing.T) {
 		want  string
 	}{
 		{nil, "no Memcached server is named; give host:port or /path/to.sock"},
+		{[]string{"mc1 mc2:11211"}, `"mc1 mc2:11211" has a space in it; servers are separated by commas`},
 		{[]string{"localhost"}, `"localhost" is not a Memcached server; give host:port or /path/to.sock`},
 		{[]string{":11211"}, `":11211" is not a Memcached server; give host:port or /path/to.sock`},
 		{[]string{"a:"}, `"a:" is not a Memcached server; give host:port or /path/to.sock`},
