@@ -51,30 +51,29 @@ type instrumentedManyStore struct {
 
 // An exchange is one of many with a store.
 type exchange struct {
-	begun time.Time
-	first operation // the others add
+	begun     time.Time
+	additions []counters.Addition // of an AddMany, as begun
+	swap      operation           // of a SwapMany
 }
 
 func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
-	exchanges := begunNow(len(keys), opAdd)
+	exchanges := begunNow(len(keys))
 	s.many.AddMany(ctx, keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
-		exchanges[i] = exchange{time.Now(), opAdd}
+		exchanges[i].begun = time.Now()
 		additions, turn := begin(i, to)
 		if turn == counters.Now {
-			switch first := additions[len(to)]; {
-			case first.Key == "":
-				exchanges[i].first = opRead
-			case first.Delta < 0:
-				exchanges[i].first = opSubtract
-			}
+			exchanges[i].additions = additions[len(to):]
 		}
 		return additions, turn
 	}, func(i int, added []counters.Added, err error) (more bool) {
 		e := exchanges[i]
 		for k, one := range added {
 			o := opAdd
-			if k == 0 {
-				o = e.first
+			switch a := e.additions[k]; {
+			case a.Key == "":
+				o = opRead
+			case a.Delta < 0:
+				o = opSubtract
 			}
 			s.doneOne(o, keys[i], e.begun, one.Err)
 		}
@@ -86,23 +85,23 @@ func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begi
 }
 
 func (s *instrumentedManyStore) SwapMany(ctx context.Context, keys []string, begin func(i int) (counters.Replacement, counters.Turn), done func(i int, now counters.State, swapped bool, err error) (again bool)) {
-	exchanges := begunNow(len(keys), opSwap)
+	exchanges := begunNow(len(keys))
 	s.many.SwapMany(ctx, keys, func(i int) (counters.Replacement, counters.Turn) {
-		exchanges[i] = exchange{time.Now(), opSwap}
+		exchanges[i] = exchange{begun: time.Now(), swap: opSwap}
 		r, turn := begin(i)
 		if r.Value == nil {
-			exchanges[i].first = opLoad
+			exchanges[i].swap = opLoad
 		}
 		return r, turn
 	}, func(i int, now counters.State, swapped bool, err error) bool {
-		s.doneOne(exchanges[i].first, keys[i], exchanges[i].begun, err)
+		s.doneOne(exchanges[i].swap, keys[i], exchanges[i].begun, err)
 		return done(i, now, swapped, err)
 	})
 }
 
 // begunNow returns n exchanges of which none has been begun by itself yet.
-func begunNow(n int, first operation) []exchange {
-	return slices.Repeat([]exchange{{time.Now(), first}}, n)
+func begunNow(n int) []exchange {
+	return slices.Repeat([]exchange{{begun: time.Now(), swap: opSwap}}, n)
 }
 
 // doneOne is done for one of many operations.
