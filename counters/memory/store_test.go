@@ -17,9 +17,7 @@ import (
 
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	store := memory.New(nil)
-	storetest.Run(t, store)
-	storetest.RunStates(t, store)
+	storetest.RunInVirtualTime(t, func() storetest.Local { return memory.New(nil) })
 }
 
 // clock is a clock that a test sets.

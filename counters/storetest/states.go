@@ -18,31 +18,39 @@ import (
 // store's key prefix is weir. It may hold keys of others, but none of a policy
 // named storetest.
 func RunStates(t *testing.T, store counters.StateStore) {
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, *statesTest)
-	}{
-		{"NothingIsTheZeroState", testNothing},
-		{"SwapReplacesWhatWasLoaded", testSwap},
-		{"SwapOfAnOlderVersionLoses", testSwapOlder},
-		{"SwapOfNothingLosesToSomething", testSwapNothing},
-		{"SwapOfSomethingLostLoses", testSwapLost},
-		{"PutReplacesWhateverIsThere", testPut},
-		{"EqualValuesAreDifferentVersions", testEqualValues},
-		{"AnyBytes", testAnyBytes},
-		{"ExpiryIsThatOfTheLastSwap", testStateExpiry},
-		{"ConcurrentSwapsLoseNothing", testConcurrentSwaps},
-		{"CancellationEndsNothing", testStateCancellation},
-	} {
+	for _, test := range stateTests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			defer cancel()
-			s := &statesTest{t: t, ctx: ctx, store: store}
-			s.key = counters.StateNamespace("weir", "storetest", "limit", "states").StateKey(t.Name())
-			test.run(t, s)
+			test.on(t, store)
 		})
 	}
+}
+
+var stateTests = []statesTester{
+	{"NothingIsTheZeroState", testNothing},
+	{"SwapReplacesWhatWasLoaded", testSwap},
+	{"SwapOfAnOlderVersionLoses", testSwapOlder},
+	{"SwapOfNothingLosesToSomething", testSwapNothing},
+	{"SwapOfSomethingLostLoses", testSwapLost},
+	{"PutReplacesWhateverIsThere", testPut},
+	{"EqualValuesAreDifferentVersions", testEqualValues},
+	{"AnyBytes", testAnyBytes},
+	{"ExpiryIsThatOfTheLastSwap", testStateExpiry},
+	{"ConcurrentSwapsLoseNothing", testConcurrentSwaps},
+	{"CancellationEndsNothing", testStateCancellation},
+}
+
+type statesTester struct {
+	name string
+	run  func(*testing.T, *statesTest)
+}
+
+func (test statesTester) on(t *testing.T, store counters.StateStore) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	s := &statesTest{t: t, ctx: ctx, store: store}
+	s.key = counters.StateNamespace("weir", "storetest", "limit", "states").StateKey(t.Name())
+	test.run(t, s)
 }
 
 type statesTest struct {

@@ -2,8 +2,9 @@
 // counters.Store, RunStates for a counters.StateStore. They state the contract
 // as checks: atomic counts, no lost swaps, expiry, deletion, any bytes.
 //
-// A new store calls them from its own tests. Some tests wait for a real expiry,
-// so a run takes a few seconds.
+// A new store calls them from its own tests. Some tests wait for an expiry, so a
+// run takes a few seconds. A store that lives in the process and tells the time
+// by time.Now has RunInVirtualTime instead, which takes none.
 package storetest
 
 import (
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -42,32 +44,63 @@ func AddEach(ctx context.Context, store counters.Store, additions []counters.Add
 // key prefix is weir. It may hold counters of others, but none of a policy
 // named storetest.
 func Run(t *testing.T, store counters.Store) {
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, *storeTest)
-	}{
-		{"AddCreatesAndCounts", testAdd},
-		{"AddReadsOthersAfterCounting", testAddReads},
-		{"ReadTellsAbsentFromZero", testReadMissing},
-		{"WhatIsLostIsNotCounted", testAddHave},
-		{"RaiseIsIdempotent", testRaise},
-		{"RaisesAndAddsTogether", testConcurrentRaises},
-		{"ReadOfThousands", testReadThousands},
-		{"SubtractStopsAtZero", testSubtract},
-		{"SubtractCreatesNothing", testSubtractMissing},
-		{"DeleteForgets", testDelete},
-		{"LargeCounts", testLarge},
-		{"ExpiryIsThatOfTheFirstAdd", testExpiry},
-		{"ConcurrentAddsTakeEachPositionOnce", testConcurrentAdds},
-		{"CancellationEndsNothing", testCancellation},
-	} {
+	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			defer cancel()
-			test.run(t, &storeTest{t: t, ctx: ctx, store: store})
+			test.on(t, store)
 		})
 	}
+}
+
+// A Local is a store inside of the process.
+type Local interface {
+	counters.Store
+	counters.StateStore
+}
+
+// RunInVirtualTime does what Run and RunStates do where nothing waits for real.
+// Each test has a store of its own, as each has a time of its own.
+func RunInVirtualTime(t *testing.T, newStore func() Local) {
+	inside := func(name string, run func(*testing.T)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, run)
+		})
+	}
+	for _, test := range tests {
+		inside(test.name, func(t *testing.T) { test.on(t, newStore()) })
+	}
+	for _, test := range stateTests {
+		inside(test.name, func(t *testing.T) { test.on(t, newStore()) })
+	}
+}
+
+var tests = []storeTester{
+	{"AddCreatesAndCounts", testAdd},
+	{"AddReadsOthersAfterCounting", testAddReads},
+	{"ReadTellsAbsentFromZero", testReadMissing},
+	{"WhatIsLostIsNotCounted", testAddHave},
+	{"RaiseIsIdempotent", testRaise},
+	{"RaisesAndAddsTogether", testConcurrentRaises},
+	{"ReadOfThousands", testReadThousands},
+	{"SubtractStopsAtZero", testSubtract},
+	{"SubtractCreatesNothing", testSubtractMissing},
+	{"DeleteForgets", testDelete},
+	{"LargeCounts", testLarge},
+	{"ExpiryIsThatOfTheFirstAdd", testExpiry},
+	{"ConcurrentAddsTakeEachPositionOnce", testConcurrentAdds},
+	{"CancellationEndsNothing", testCancellation},
+}
+
+type storeTester struct {
+	name string
+	run  func(*testing.T, *storeTest)
+}
+
+func (test storeTester) on(t *testing.T, store counters.Store) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	test.run(t, &storeTest{t: t, ctx: ctx, store: store})
 }
 
 type storeTest struct {
