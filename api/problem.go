@@ -56,8 +56,8 @@ func storeFailed(err error, format string, args ...any) *problem {
 	return reducedCapacity("%s: %s", fmt.Sprintf(format, args...), howFailed(err))
 }
 
-// howFailed returns what users need to know of an error of the store. Which server it was, and
-// why, is for operators: logs and /v1/healthz have it.
+// howFailed returns what users need to know of an error of the store. Which server is down, and
+// why, is for operators: logs and /readyz say it.
 func howFailed(err error) string {
 	switch {
 	case errors.Is(err, counters.ErrTimeout):

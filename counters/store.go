@@ -116,8 +116,8 @@ type ManyStore interface {
 	//
 	// When it is about to send something for the i-th key, it calls begin, whose
 	// Turn says whether there are additions. If so, begin has appended them, at
-	// least one. They are done in this order, and then done is called with what has
-	// become of each. If done reports that there is more, begin is called again,
+	// least one. They are done in this order, stay as they are meanwhile, and then done is
+	// called with what has become of each. If done reports that there is more, begin is called again,
 	// before it is for others of the server that haven't begun.
 	//
 	// If nothing can be sent for a key, done is called for it without a begin, for the last

@@ -204,24 +204,28 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 func (c *config) setFromEnvoy(fs *flag.FlagSet, environment []string) error {
 	own := make(map[string]bool)
 	fs.Visit(func(f *flag.Flag) { own[f.Name] = true })
-	if own["envoy-xds"] || own["envoy-config"] { // limits come from one place
-		own["envoy-xds"], own["envoy-config"] = true, true
-	}
 	settings, notes, err := envoyFlags(environment)
 	errs := []error{err}
 	c.envoyNotes = notes
 	for _, s := range settings {
+		holder := s.flag // the flag of weir's that goes first
+		switch {         // limits come from one place
+		case own["envoy-config"] && strings.HasPrefix(s.flag, "envoy-xds"):
+			holder = "envoy-config"
+		case own["envoy-xds"] && s.flag == "envoy-config":
+			holder = "envoy-xds"
+		}
 		if s.value == "" { // without a certificate, gRPC would be without TLS
-			if !own[s.flag] && !own["tls-cert"] {
+			if !own[holder] && !own["tls-cert"] {
 				errs = append(errs, fmt.Errorf("-envoy-env: %s needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY", s.from))
 			}
-		} else if !own[s.flag] {
+		} else if !own[holder] {
 			if err := fs.Set(s.flag, s.value); err != nil {
 				errs = append(errs, fmt.Errorf("-envoy-env: %s: %v: %w", s.from, s, err))
 			}
 			c.envoyFlags = append(c.envoyFlags, s)
 		} else if s.from != "" {
-			c.envoyNotes = append(c.envoyNotes, fmt.Sprintf("%s: weir's own -%s is in force, not %s", s.from, s.flag, s.value))
+			c.envoyNotes = append(c.envoyNotes, fmt.Sprintf("%s: weir's own -%s is in force, not %s", s.from, holder, s.value))
 		}
 	}
 	return errors.Join(errs...)

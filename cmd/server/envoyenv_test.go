@@ -154,6 +154,21 @@ var gatewayEnvironment = strings.Fields(`RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY
 	USE_PROMETHEUS=true PROMETHEUS_ADDR=:19001 PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml
 	BACKEND_TYPE=memcache MEMCACHE_HOST_PORT=memcached:11211 WEIR_LISTEN=:8080`)
 
+// Limits come from one place: what the variables say of the other one isn't in force, and
+// is no mistake.
+func TestOwnPlaceOfLimitsHoldsOffThatOfTheVariables(t *testing.T) {
+	t.Parallel()
+	cfg, err := parseConfig([]string{"-envoy-env", "-envoy-config", "limits.yaml"}, gatewayEnvironment, io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, xdsConfig{node: defaultXDSNode}, cfg.envoyXDS)
+	assert.Contains(t, cfg.envoyNotes, "CONFIG_GRPC_XDS_NODE_ID: weir's own -envoy-config is in force, not envoy-ratelimit")
+
+	cfg, err = parseConfig([]string{"-envoy-env", "-envoy-xds", "cp:1"}, gatewayEnvironment, io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, "cp:1", cfg.envoyXDS.server)
+	assert.Equal(t, "envoy-ratelimit", cfg.envoyXDS.node)
+}
+
 func TestValidatePrintsTheVariablesOfEnvoyAsFlags(t *testing.T) {
 	t.Parallel()
 	cfg, err := parseConfig([]string{"-envoy-env", "-validate"}, gatewayEnvironment, io.Discard)
