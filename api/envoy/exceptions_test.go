@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +127,18 @@ func TestGivingBackKnowsTheOverride(t *testing.T) {
 			assert.EqualValues(t, 100, r.Statuses[0].CurrentLimit.RequestsPerUnit)
 			assert.EqualValues(t, 60, r.Statuses[0].LimitRemaining)
 		})
+	}
+}
+
+// Envoy's message has room for 32 bits, and an override may be larger.
+func TestAnOverrideAboveWhatTheMessageCanSay(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int64{math.MaxUint32, math.MaxUint32 + 1, counters.MaxLimit} {
+		f := serve(t, Legacy, false, limited("user", "", 10))
+		f.override(t, "d|user=a", policy.Terms{Limits: map[string]int64{"user": limit}})
+		r := f.ask(t, entries("user", "a"))
+		assert.EqualValues(t, math.MaxUint32, r.Statuses[0].CurrentLimit.RequestsPerUnit, limit)
+		assert.Equal(t, "4294967295", headersOf(r)["x-ratelimit-limit"], limit)
 	}
 }
 

@@ -382,7 +382,7 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 	}
 	// As with envoyproxy/ratelimit: the last that denies all, else the first with least left.
 	var nearest *rls.RateLimitResponse_DescriptorStatus
-	least := uint32(math.MaxUint32)
+	var least uint32
 	for i := range q.parts {
 		p, at := &q.parts[i], &all[i]
 		at.Code = rls.RateLimitResponse_OK
@@ -393,7 +393,7 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 			}
 			continue
 		}
-		at.limit.Name, at.limit.RequestsPerUnit, at.limit.Unit = p.rule.Name, uint32(p.check.Value), units[p.rule.Unit].code
+		at.limit.Name, at.limit.RequestsPerUnit, at.limit.Unit = p.rule.Name, uint32(min(p.check.Value, math.MaxUint32)), units[p.rule.Unit].code
 		at.reset.Seconds = decide.WholeSeconds(p.check.ResetAfter)
 		at.CurrentLimit, at.DurationUntilReset = &at.limit, &at.reset
 		at.LimitRemaining = uint32(min(p.check.Remaining, math.MaxUint32))
@@ -404,7 +404,7 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 		if !p.check.Allowed { // though a smaller cost may fit
 			left = 0
 		}
-		if left < least || !p.check.Allowed && p.check.Leniency == policy.Strict {
+		if nearest == nil || left < least || !p.check.Allowed && p.check.Leniency == policy.Strict {
 			nearest, least = r.Statuses[i], left
 		}
 	}
