@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -63,19 +62,24 @@ func ReadEnvoy(path string) ([]EnvoyFile, error) {
 // filesBelow returns the files in a folder and below it, without those that a
 // dot hides.
 func filesBelow(folder string) (names []string, err error) {
-	err = fs.WalkDir(os.DirFS(folder), ".", func(name string, entry fs.DirEntry, err error) error {
+	entries, err := os.ReadDir(folder)
+	for _, entry := range entries {
+		name := filepath.Join(folder, entry.Name())
+		at, err := os.Stat(name) // entry may be a link, as Kubernetes mounts folders
 		switch {
+		case strings.HasPrefix(entry.Name(), "."):
 		case err != nil:
-			return err
-		case name != "." && strings.HasPrefix(entry.Name(), "."):
-			if entry.IsDir() {
-				return fs.SkipDir
+			return nil, err
+		case !at.IsDir():
+			names = append(names, name)
+		default:
+			below, err := filesBelow(name)
+			if err != nil {
+				return nil, err
 			}
-		case !entry.IsDir():
-			names = append(names, filepath.Join(folder, name))
+			names = append(names, below...)
 		}
-		return nil
-	})
+	}
 	return names, err
 }
 

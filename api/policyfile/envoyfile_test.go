@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -293,7 +294,7 @@ func TestReadEnvoy(t *testing.T) {
 	dir := t.TempDir()
 	_, err := ReadEnvoy(dir)
 	require.ErrorContains(t, err, "has no file")
-	for _, name := range []string{"b.yaml", "a.yml", ".c.yaml", "d", "sub/e.yaml", "..data/b.yaml"} {
+	for _, name := range []string{"b.yaml", "a.yml", ".c.yaml", "d", "sub/e.yaml", "..data/b.yaml", "..data/team/g.yaml"} {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		require.NoError(t, os.WriteFile(path, []byte(name), 0o600))
@@ -301,11 +302,12 @@ func TestReadEnvoy(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(dir, link))
 	require.NoError(t, os.Symlink("..data/b.yaml", filepath.Join(dir, "f.yaml")))
+	require.NoError(t, os.Symlink("..data/team", filepath.Join(dir, "team"))) // so Kubernetes mounts folders
 	for _, dir := range []string{dir, link} {
 		files, err := ReadEnvoy(dir)
 		require.NoError(t, err)
 		var want []EnvoyFile
-		for _, file := range [][2]string{{"a.yml", "a.yml"}, {"b.yaml", "b.yaml"}, {"d", "d"}, {"f.yaml", "..data/b.yaml"}, {"sub/e.yaml", "sub/e.yaml"}} {
+		for _, file := range [][2]string{{"a.yml", "a.yml"}, {"b.yaml", "b.yaml"}, {"d", "d"}, {"f.yaml", "..data/b.yaml"}, {"sub/e.yaml", "sub/e.yaml"}, {"team/g.yaml", "..data/team/g.yaml"}} {
 			want = append(want, EnvoyFile{Name: filepath.Join(dir, file[0]), Data: []byte(file[1])})
 		}
 		assert.Equal(t, want, files)
@@ -315,6 +317,9 @@ func TestReadEnvoy(t *testing.T) {
 	assert.Len(t, files, 1)
 	_, err = ReadEnvoy(filepath.Join(dir, "none"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NoError(t, os.Symlink(".", filepath.Join(dir, "sub", "round")))
+	_, err = ReadEnvoy(dir)
+	require.ErrorIs(t, err, syscall.ELOOP)
 }
 
 func FuzzEnvoyFile(f *testing.F) {
