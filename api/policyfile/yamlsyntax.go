@@ -49,7 +49,7 @@ func explainSyntax(data []byte, err error) string {
 		if line, err := strconv.Atoi(at); err == nil { // the parser counts from 0, the scanner doesn't
 			message = fmt.Sprintf("%d: %s", min(line+1, len(lines)), rest)
 		}
-	} else if strings.HasPrefix(message, " did not find expected") { // neither names the first line
+	} else if strings.HasPrefix(message, " did not find expected") || ofParser.MatchString(strings.TrimSpace(message)) { // neither names the first line
 		message = "1:" + message
 	}
 	if found := unplaced(lines, message); found != "" {
@@ -89,6 +89,9 @@ func explainSyntax(data []byte, err error) string {
 	}
 	if misses("did not find expected ',' or") {
 		return message + "; a bracket that opens here isn't closed, or a comma is missing"
+	}
+	if misses("found incompatible YAML document") {
+		return message + "; leave this line out"
 	}
 	return message
 }
@@ -152,7 +155,7 @@ var (
 )
 
 // ofParser matches what the parser misses, and not the scanner.
-var ofParser = regexp.MustCompile(`^did not find expected (<|node|key|'-'|',')`)
+var ofParser = regexp.MustCompile(`^did not find expected (<|node|key|'-'|',')|^found (incompatible|undefined tag|duplicate %)`)
 
 // tabbed matches a line whose indentation has a tab.
 var tabbed = regexp.MustCompile(`^[ -]*\t`)
