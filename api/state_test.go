@@ -250,6 +250,36 @@ func TestHistoryOfAPolicyThatComesBack(t *testing.T) {
 	assert.Equal(t, []uint32{0, 0, 2}, j.Decisions["allowed"])
 }
 
+// What a policy left undecided is told once, when it was, whatever on_store_error it had then.
+func TestHistoryOfAnotherStoreError(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("api", fixed("per-minute", 100, time.Minute))
+	s := newService(p)
+	use := func(e policy.OnStoreError) {
+		other := *p
+		other.OnStoreError = e
+		s.SetPolicies(policy.Policies{"api": &other})
+		s.check(t, `{"policy":"api","client":"c"}`)
+		s.Sample()
+	}
+	s.store.failWith(counters.ErrTimeout)
+	s.check(t, `{"policy":"api","client":"c"}`)
+	s.Sample()
+	s.check(t, `{"policy":"api","client":"c"}`)
+	use(policy.StoreErrorDeny)
+	use(policy.StoreErrorAllow)
+	s.store.failWith(nil)
+	use(policy.StoreErrorDeny)
+	use(policy.StoreErrorAllow)
+	use(policy.StoreErrorLocal)
+	s.store.failWith(counters.ErrTimeout)
+	use(policy.StoreErrorLocal)
+	var j historyJSON
+	r := s.do(t, http.MethodGet, "/v1/policies/api/history?seconds=7", "")
+	require.NoError(t, json.Unmarshal([]byte(r.Body), &j))
+	assert.Equal(t, []uint32{1, 2, 1, 0, 0, 0, 1}, j.Decisions["degraded"])
+}
+
 // A page of another site may change nothing and learn nothing, whatever it sends; what a
 // proxy asks for one has such headers too.
 func TestPagesOfOtherSites(t *testing.T) {

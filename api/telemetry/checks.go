@@ -196,6 +196,7 @@ func (c *Checks) countVerdict(a *decide.Answer, took time.Duration) {
 	c.verdicts[a.Verdict()].Inc()
 	if a.Degraded != nil {
 		c.degraded.Inc()
+		c.allDegraded.Add(1)
 	}
 	if a.Local {
 		c.localDenied.Inc()
@@ -294,9 +295,10 @@ func (c *Checks) log(a *decide.Answer) {
 func (c *Checks) Sample() { c.kept.history.sample(c.totals()) }
 
 func (c *Checks) totals() (all totals) {
-	for i, counter := range append(c.verdicts[:], c.degraded) {
+	for i, counter := range c.verdicts {
 		all[i] = valueOf(counter)
 	}
+	all[len(c.verdicts)] = float64(c.allDegraded.Load())
 	return all
 }
 
@@ -308,6 +310,7 @@ func (c *Checks) History(seconds int) map[string][]uint32 { return c.kept.histor
 type kept struct {
 	allowed, denied *topk.Sketch // the clients that asked most in this process
 	cost            *topk.Sketch // what those that were allowed have cost
+	allDegraded     atomic.Int64 // checks, by whatever on_store_error
 	missingPath     atomic.Bool  // has been told
 	history         history
 }

@@ -31,7 +31,7 @@ func (h *history) sample(now totals) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i := range now {
-		h.seconds[h.next][i] = uint32(max(0, now[i]-h.before[i])) // by another on_store_error, degraded begins anew
+		h.seconds[h.next][i] = uint32(now[i] - h.before[i])
 	}
 	h.next = (h.next + 1) % HistorySeconds
 	h.before = now
