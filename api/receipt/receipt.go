@@ -60,7 +60,7 @@ type mac struct {
 func NewKey(secrets []string) *Key {
 	h := sha256.New()
 	h.Write([]byte("weir receipt"))
-	for _, secret := range slices.Sorted(slices.Values(secrets)) {
+	for _, secret := range slices.Compact(slices.Sorted(slices.Values(secrets))) {
 		h.Write(binary.AppendUvarint(nil, uint64(len(secret))))
 		h.Write([]byte(secret))
 	}

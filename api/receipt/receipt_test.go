@@ -43,6 +43,8 @@ func TestOnlyTheSameSecretsOpenAReceipt(t *testing.T) {
 	same, others := NewKey([]string{"b", "a"}), []*Key{NewKey(nil), NewKey([]string{"a"}), NewKey([]string{"ab"}), NewKey([]string{"a", "b", "c"})}
 	_, err := same.Open(text("a", "b"))
 	require.NoError(t, err, "in any order")
+	_, err = same.Open(text("a", "b", "a"))
+	require.NoError(t, err, "one that stands in a file twice is no other")
 	for _, k := range others {
 		_, err := k.Open(text("a", "b"))
 		require.ErrorIs(t, err, ErrInvalid)
