@@ -114,14 +114,14 @@ func TestWhatIsAdmittedDuringAStallIsCountedOnce(t *testing.T) {
 			memcached.Resume()
 			admits(q.Service, 2)
 			admits(p.Service, 1)
-			used := int64(0)
+			var last servertest.Answer
 			require.Eventually(t, func() bool {
 				// Whoever is answered has it count.
 				p.Check(t, policy, client, 0)
 				q.Check(t, policy, client, 0)
-				used = third.Check(t, policy, client, 0).Used(0)
-				return used == 41
-			}, servertest.Patience, time.Millisecond, "%s %s", policy, client)
+				last = third.Check(t, policy, client, 0)
+				return last.Used(0) == 41
+			}, servertest.Patience, time.Millisecond, "%s %s: %+v", policy, client, &last)
 		}
 		for _, process := range []*process{p, q} {
 			process.terminate(t)
