@@ -2,7 +2,7 @@ package cas
 
 import (
 	"bytes"
-	"math"
+	"cmp"
 	"slices"
 	"time"
 
@@ -71,13 +71,10 @@ func (a *account[S]) owe(l *rules[S], d *debt) {
 	if slices.Contains(a.due, d) {
 		return
 	}
-	i := len(a.due)
-	for i > 0 && a.due[i-1].now > d.now {
-		i--
-	}
 	if a.belief != nil {
 		a.belief.add(l, d)
 	}
+	i, _ := slices.BinarySearchFunc(a.due, d.now+1, func(d *debt, now int64) int { return cmp.Compare(d.now, now) })
 	a.due = slices.Insert(a.due, i, d)
 }
 
@@ -89,24 +86,18 @@ func (a *account[S]) tidy(l *rules[S]) {
 	if len(a.due) <= mostDebts {
 		return
 	}
-	lasts, newest := int64(l.lasts()), int64(math.MinInt64)
+	newest := a.due[len(a.due)-1]
+	old := newest.now - int64(l.lasts())
 	if l.leases != nil {
-		last := a.due[len(a.due)-1]
 		a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
-			again := d != last && d.renews != 0 && last.renews != 0 && d.cost <= last.cost && l.leases.same(d.position, last.position)
-			return d.kind == admitted && d.flights == 0 && (again || d.now <= last.now-lasts)
+			again := d != newest && d.renews != 0 && newest.renews != 0 && d.cost <= newest.cost && l.leases.same(d.position, newest.position)
+			return d.kind == admitted && d.flights == 0 && (again || d.now <= old)
 		})
 		return
 	}
+	part := int64(l.lasts()) / (mostDebts / 2)
+	var last [back + 1]*debt
 	for _, d := range a.due {
-		newest = max(newest, d.now)
-	}
-	old, part := newest-lasts, max(1, lasts/(mostDebts/2))
-	var last [back]*debt
-	for _, d := range a.due {
-		if d.kind == back {
-			continue
-		}
 		if before := last[d.kind]; before != nil && before.mergesWith(d) && (d.now <= old || before.now/part == d.now/part) {
 			l.merge(before, d)
 			before.into = d
@@ -131,9 +122,7 @@ func (a *account[S]) forgo(l *rules[S], s S, generation int64) S {
 
 // strike has the store not be told of d any more.
 func (a *account[S]) strike(d *debt) {
-	if i := slices.Index(a.due, d); i >= 0 {
-		a.due, a.belief = slices.Delete(a.due, i, i+1), nil
-	}
+	a.due, a.belief = slices.DeleteFunc(a.due, func(e *debt) bool { return e == d }), nil
 }
 
 // A belief is the state that was seen last, with what is due and what others are
