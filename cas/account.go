@@ -144,9 +144,7 @@ func (b *belief[S]) add(l *rules[S], d *debt) {
 	}
 	before := b.others()
 	b.alone += d.cost
-	if more := b.others() - before; more > 0 {
-		b.state = l.fill(b.state, d.request(), more)
-	}
+	b.state = l.fill(b.state, d.request(), max(0, b.others()-before))
 }
 
 // believe returns the belief that is kept, or makes one, of a process with such a share

@@ -36,10 +36,8 @@ func (f *family[S]) shareOf(a *account[S], r *counters.Request) float64 {
 func (f *family[S]) believed(a *account[S], r *counters.Request) (S, belief[S]) {
 	b := a.believe(&f.rules, f.shareOf(a, r))
 	s, _ := f.heal(a.underWay(&f.rules, f.clone(b.state)), r.Now)
-	if due, _ := a.othersDueAt(r.Now, f.cfg.Telling()); due > 0 {
-		s = f.fill(s, *r, due)
-	}
-	return s, b
+	due, _ := a.othersDueAt(r.Now, f.cfg.Telling())
+	return f.fill(s, *r, due), b
 }
 
 // othersDue returns how much others are thought to tell the store, as far as r finds it in use,
