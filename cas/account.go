@@ -406,15 +406,6 @@ func (f *flight[S]) failCall(call *call[S]) {
 	f.told = append(f.told, told{d, call.Request.Cost, call.Request.Now.UnixNano()})
 }
 
-// flightOf returns the flight that ref is, nil if it isn't the account's: the client may have
-// been forgotten since.
-func (a *account[S]) flightOf(ref any) *flight[S] {
-	if f, _ := ref.(*flight[S]); f != nil && f.account == a {
-		return f
-	}
-	return nil
-}
-
 // leave refuses the call of a caller that has left the flight under way, and asked r.
 func (f *flight[S]) leave(r *counters.Request) {
 	left := func(call *call[S]) bool { return call.Request.Request == *r && call.Left() }

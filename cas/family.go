@@ -68,8 +68,11 @@ func (f *family[S]) decideAlone(s S, b belief[S], r *counters.Request) counters.
 
 // Alone implements ledger.Family.
 func (f *family[S]) Alone(a *account[S], r counters.Request, ref any) counters.Decision {
-	was := a.flightOf(ref)
-	if was != nil && was == a.flight {
+	was, _ := ref.(*flight[S])
+	switch {
+	case was == nil || was.account != a: // the client may have been forgotten since
+		was = nil
+	case was == a.flight:
 		was.leave(&r) // else it would be in its own way, as it is under way
 	}
 	s, b := f.believed(a, &r)
