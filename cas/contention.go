@@ -85,6 +85,10 @@ func (p *pace) contended(timeout time.Duration) bool {
 	return momentOf(time.Now())-p.heldUp < moment(timeout)
 }
 
+// contendedRetry is the RetryAfter of a request that there is room for, but
+// that others were faster than at each attempt.
+const contendedRetry = time.Millisecond
+
 // heldUpPart is the part of the store timeout that a process has to wait for its turn to
 // be held up by others.
 const heldUpPart = 4

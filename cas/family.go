@@ -127,10 +127,17 @@ func (f *family[S]) Leave(a *account[S], q ledger.Request[account[S]], err error
 	if !errors.Is(err, context.DeadlineExceeded) || !a.pace.contended(f.cfg.StoreTimeout) {
 		return d, false
 	}
-	if q.Kind == ledger.Peeks {
-		return f.peek(a.last.decoded, q.Request), true
+	return f.contend(a, &q), true
+}
+
+// contend answers q by a state that couldn't be replaced. Of a lease that isn't in it nobody
+// knows whether another instance has given it since.
+func (f *family[S]) contend(a *account[S], q *ledger.Request[account[S]]) counters.Decision {
+	d := f.peek(a.last.decoded, q.Request)
+	if q.Kind == ledger.Takes && (d.Allowed || q.Renews != 0) {
+		d.Allowed, d.Contended, d.RetryAfter, d.Wait = false, true, contendedRetry, 0
 	}
-	return f.contend(a.last.decoded, &q.Request), true
+	return d
 }
 
 // Refund implements ledger.Family.

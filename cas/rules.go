@@ -57,20 +57,6 @@ func (l *rules[S]) heal(s S, request time.Time) (_ S, ahead time.Duration) {
 	return l.until(s, now), time.Duration(min(between(now, at), uint64(forever)))
 }
 
-// contendedRetry is the RetryAfter of a request that there is room for, but
-// that others were faster than at each attempt.
-const contendedRetry = time.Millisecond
-
-// contend denies r by a state that couldn't be replaced. Of a lease that isn't in it nobody knows
-// whether another instance has given it since.
-func (l *rules[S]) contend(s S, r *counters.Request) counters.Decision {
-	d := l.peek(s, *r)
-	if (d.Allowed || r.Renews != 0) && r.Cost > 0 {
-		d.Allowed, d.Contended, d.RetryAfter, d.Wait = false, true, contendedRetry, 0
-	}
-	return d
-}
-
 // tell returns the state in which the store has been told of debts, and takes over the
 // memory of s. What was admitted alone is consumed at its own time, be there room or not.
 func (l *rules[S]) tell(s S, debts ...*debt) S {

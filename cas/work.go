@@ -473,7 +473,6 @@ func (w *work[S]) fail(f *flight[S]) {
 
 // answer ends the batch with err.
 func (w *work[S]) answer(err error) {
-	a := w.a
 	if w.cfg.Swaps != nil && w.attempts > 0 {
 		w.cfg.Swaps(w.attempts, w.lost)
 	}
@@ -481,10 +480,8 @@ func (w *work[S]) answer(err error) {
 		q, d, failed := &call.Request, &call.Result, err
 		switch contended := errors.Is(err, ErrContended); {
 		case q.Kind == ledger.Tells:
-		case contended && q.Kind == ledger.Takes:
-			*d, failed = w.contend(a.last.decoded, &q.Request), nil
 		case contended:
-			*d, failed = w.peek(a.last.decoded, q.Request), nil
+			*d, failed = w.contend(w.a, q), nil
 		case err != nil:
 			*d = counters.Decision{}
 		case q.Kind == ledger.Peeks:

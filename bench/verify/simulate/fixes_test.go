@@ -173,11 +173,8 @@ var fixes = []fix{
 
 	// Buckets and logs.
 	{"contention is an error", "errors", takeOut{"cas/work.go",
-		"		case contended && q.Kind == ledger.Takes:\n",
-		"		case !BUG && contended && q.Kind == ledger.Takes:\n"},
-		[]takeOut{{"cas/work.go",
-			"		case contended:\n",
-			"		case !BUG && contended:\n"}}},
+		"		case contended:\n",
+		"		case !BUG && contended:\n"}, nil},
 	{"a refund takes from a bucket that was reset", "bound", takeOut{"cas/bucket.go",
 		"if s.generation != d.generation {",
 		"if !BUG && s.generation != d.generation {"}, nil},
