@@ -84,15 +84,15 @@ func (w *work[S]) Next() ledger.Step {
 	}
 	for {
 		w.asks, w.swapped = counters.Replacement{Size: int(w.a.last.size)}, false
-		tells, peeks := w.gather()
-		if len(w.calls) == 0 || tells == len(w.calls) && !w.a.owes() {
+		ask, take := w.gather()
+		if len(w.calls) == 0 || !ask && !w.a.owes() {
 			w.answer(nil)
 			return ledger.Over
 		}
 		if w.looksFirst() {
 			return ledger.Together
 		}
-		w.decide(tells < len(w.calls), peeks+tells < len(w.calls))
+		w.decide(ask, take)
 		switch {
 		case !w.next.changed: // read, as others may have changed what was seen
 			if w.heard() {
@@ -119,8 +119,9 @@ func (w *work[S]) looksFirst() bool {
 	return !w.heard() && (len(w.a.flights) > 0 || len(w.a.due) > mostDebts)
 }
 
-// gather finds the calls to be answered, and counts those that tell and peek.
-func (w *work[S]) gather() (tells, peeks int) {
+// gather finds the calls to be answered, and reports whether some of them ask for a
+// decision, and whether some take.
+func (w *work[S]) gather() (ask, take bool) {
 	calls := w.batch.Calls()
 	// Once less than half of the time was left at the last answer, who comes later does better
 	// by a batch of its own. So does who holds a lease that what was read before may lack.
@@ -136,14 +137,10 @@ func (w *work[S]) gather() (tells, peeks int) {
 		if r := &call.Request.Request; w.next.latest == nil || r.Now.After(w.next.latest.Now) {
 			w.next.latest = r
 		}
-		switch w.calls = append(w.calls, call); call.Request.Kind {
-		case ledger.Tells:
-			tells++
-		case ledger.Peeks:
-			peeks++
-		}
+		w.calls = append(w.calls, call)
+		ask, take = ask || call.Request.Kind != ledger.Tells, take || call.Request.Kind == ledger.Takes
 	}
-	return tells, peeks
+	return ask, take
 }
 
 // awaitsTurn has the process wait before its first attempt if it isn't its turn, see pace,
@@ -179,27 +176,22 @@ func (w *work[S]) claim() bool {
 
 // decide answers the calls from what was seen and what is due, without telling
 // them. What the store has lost is put back if some of them take.
-func (w *work[S]) decide(asks, take bool) {
+func (w *work[S]) decide(ask, take bool) {
 	a, l, next := w.a, &w.rules, &w.next
 	next.origin, next.changed, next.admitted = a.last.origin, a.owes() || take && a.last.lost, 0
 	next.to = l.clone(a.last.decoded)
 	w.tellNext()
 	next.othersDue, next.mayTell = w.othersDue(a, next.to, next.latest)
-	if asks { // what is due is told as of when it was decided, which may be behind others' clocks
+	if ask { // what is due is told as of when it was decided, which may be behind others' clocks
 		w.healNext(take)
 	}
 	for _, call := range w.calls {
 		q := &call.Request
-		if q.Kind != ledger.Takes {
-			continue
-		}
-		if w.denyForOthers(call) {
+		if q.Kind != ledger.Takes || w.denyForOthers(call) {
 			continue
 		}
 		next.to, call.Result = l.step(next.to, q.Request)
-		if call.Result.Allowed || l.cfg.CountDenied {
-			next.changed = true
-		}
+		next.changed = next.changed || call.Result.Allowed || l.cfg.CountDenied
 		if call.Result.Allowed {
 			next.admitted += q.Cost
 		}
@@ -342,8 +334,7 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 	if w.swaps() && !w.swapped && w.heard() {
 		w.lost++
 	}
-	forestalled := !w.swapped && w.forestalled()
-	putBack := w.swapped && a.last.lost
+	forestalled := w.forestalled()
 	read := w.look(f)
 	var roundTrip time.Duration
 	if w.heard() {
@@ -356,9 +347,6 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 	}
 	w.book.Answered()
 	if w.swapped {
-		if putBack {
-			w.cfg.Reseeded(1)
-		}
 		a.pace.won(w.attempts, roundTrip, w.answered)
 		w.answer(nil)
 		return false, nil
@@ -377,7 +365,7 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 // attempt has only asked what is there.
 func (w *work[S]) forestalled() bool {
 	recent := w.heard() || w.a.last.fresh(w.next.latest.Now)
-	return w.swaps() && recent && w.now.Exists() && w.now.Version != w.asks.Old.Version
+	return w.swaps() && !w.swapped && recent && w.now.Exists() && w.now.Version != w.asks.Old.Version
 }
 
 // look takes over what the store has, and what has become of the flight, if there
@@ -410,6 +398,9 @@ func (w *work[S]) expectOthers() {
 // afterSwap takes over the state that the flight has written.
 func (w *work[S]) afterSwap(f *flight[S]) (read time.Time) {
 	a, l, next := w.a, &w.rules, &w.next
+	if a.last.lost {
+		w.cfg.Reseeded(1)
+	}
 	before := a.last.decoded
 	var seen snapshot[S]
 	read = l.wrote(w.now, next, &seen)
@@ -449,18 +440,17 @@ func (w *work[S]) afterRead() (read time.Time) {
 // fail ends a batch whose exchange has failed.
 func (w *work[S]) fail(f *flight[S]) {
 	err, outcome := w.err, ledger.Unknown
+	w.escaped = true
 	switch {
 	case !w.swaps():
 		err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	case ledger.OutcomeOf(err) == ledger.NotDone:
-		w.escaped = true
 		w.a.ended(&w.rules, f, ledger.NotDone)
 	default:
 		if late := (*counters.Unanswered)(nil); errors.As(err, &late) {
 			outcome = ledger.Pending
 			w.flown = append(w.flown, ledger.Flown{Flight: f, Late: late})
 		}
-		w.escaped = true
 		w.a.unanswered(&w.rules, f, outcome)
 		err = ledger.Failed(err, f)
 	}
@@ -498,10 +488,7 @@ func (w *work[S]) answer(err error) {
 // decided alone since, its call isn't in the flight any more, and ended has settled it.
 func (w *work[S]) abandoned(call *call[S]) {
 	w.escaped = true
-	if !w.swapped || call.Request.Kind != ledger.Takes || !call.Result.Allowed {
-		return
-	}
-	if slices.Contains(w.flight.calls, call) {
+	if w.swapped && call.Result.Allowed && slices.Contains(w.flight.calls, call) {
 		w.a.refund(&w.rules, call.Request.Request, call.Result)
 	}
 }
