@@ -38,13 +38,11 @@ type bucket struct {
 // newBucket returns a bucket, or an error that says what is wrong with the
 // window (see counters.CheckWindow) or the burst.
 func newBucket(format byte, window time.Duration, burst int64, countDenied bool) (bucket, error) {
-	if err := counters.CheckWindow(window); err != nil {
-		return bucket{}, err
+	err := counters.CheckWindow(window)
+	if err == nil && (burst < 0 || burst > counters.MaxLimit) {
+		err = fmt.Errorf("burst %d must be from 0 (the limit) to %d", burst, int64(counters.MaxLimit))
 	}
-	if burst < 0 || burst > counters.MaxLimit {
-		return bucket{}, fmt.Errorf("burst %d must be from 0 (the limit) to %d", burst, int64(counters.MaxLimit))
-	}
-	return bucket{format: format, window: window, burst: burst, countDenied: countDenied}, nil
+	return bucket{format: format, window: window, burst: burst, countDenied: countDenied}, err
 }
 
 // bucketState is a level at a time. The zero value is the empty bucket, and the
@@ -104,9 +102,7 @@ func (b bucket) refund(s bucketState, d *debt) bucketState {
 	if least := b.undrained(d, s.time, -counters.MaxLimit); !left.exceeds(&least) {
 		left = least
 	}
-	if left.whole >= d.cost {
-		left.whole, left.part = d.cost, 0
-	}
+	left.atMost(d.cost)
 	if s.lower(left.whole, left.part); s.empty() {
 		return bucketState{}
 	}
@@ -148,9 +144,7 @@ func (b *bucket) raise(s *bucketState, whole, part, limit int64, kind debtKind) 
 	if s.part += part; s.part >= int64(s.window) {
 		s.whole, s.part = s.whole+1, s.part-int64(s.window)
 	}
-	if s.whole >= most {
-		s.whole, s.part = most, 0
-	}
+	s.atMost(most)
 	s.debt = max(s.debt, s.ceil()-capacity)
 }
 
@@ -178,9 +172,7 @@ func (b bucket) undrained(d *debt, at, more int64) bucketState {
 	if d.now < at {
 		left.drain(between(d.now, at), d.limit)
 	}
-	if left.whole >= d.cost {
-		left.whole, left.part = d.cost, 0
-	}
+	left.atMost(d.cost)
 	return left
 }
 
@@ -191,9 +183,6 @@ func (b bucket) fuller(present, known bucketState, r counters.Request) (bucketSt
 	b.advance(&k, r.Now.UnixNano(), r.Limit)
 	if !k.exceeds(&s) {
 		return present, false
-	}
-	if s.empty() {
-		return known, true
 	}
 	k.time, k.total = max(k.time, s.time), max(k.total, s.total)
 	return k, true
@@ -244,9 +233,7 @@ func (b *bucket) advance(s *bucketState, now, limit int64) {
 	if s.window != b.window {
 		*s = s.in(b.window)
 	}
-	if most := b.capacity(limit) + s.debt; s.whole >= most {
-		s.whole, s.part = most, 0
-	}
+	s.atMost(b.capacity(limit) + s.debt)
 	b.drain(s, now, limit)
 }
 
@@ -282,31 +269,24 @@ func (b *bucket) decide(d *counters.Decision, level *bucketState, now int64, r *
 	if allowed && !b.countDenied {
 		return
 	}
-	fits := forever
-	if r.Cost <= capacity {
-		fits = 0
+	fits := &d.RetryAfter
+	if allowed {
+		fits = &d.FitsAfter
+	}
+	if *fits = forever; r.Cost <= capacity {
+		*fits = 0
 		excess := bucketState{whole: level.whole - (capacity - r.Cost), part: level.part, window: level.window}
 		if excess.whole >= 0 {
-			fits = after(lag, excess.drainTime(r.Limit))
+			*fits = after(lag, excess.drainTime(r.Limit))
 		}
-	}
-	if allowed {
-		d.FitsAfter = fits
-	} else {
-		d.RetryAfter = fits
 	}
 }
 
 // in returns the state with its part in units of 1/window, rounded up.
 func (s bucketState) in(window time.Duration) bucketState {
 	if s.part != 0 && s.window != window {
-		hi, lo := bits.Mul64(uint64(s.part), uint64(window))
-		part, remainder := bits.Div64(hi, lo, uint64(s.window))
-		s.part = int64(part)
-		if remainder > 0 {
-			s.part++
-		}
-		if s.part == int64(window) {
+		scaled := bucketState{whole: s.part, window: window} // drains in as many nanoseconds, rounded up
+		if s.part = int64(scaled.drainTime(int64(s.window))); s.part == int64(window) {
 			s.whole, s.part = s.whole+1, 0
 		}
 	}
@@ -336,6 +316,13 @@ func (s *bucketState) lower(whole, part int64) {
 		s.whole, s.part = 0, 0
 	}
 	s.debt = max(0, s.debt-(before-s.ceil()))
+}
+
+// atMost lowers the level to most if it is higher.
+func (s *bucketState) atMost(most int64) {
+	if s.whole >= most {
+		s.whole, s.part = most, 0
+	}
 }
 
 // exceeds reports whether the level is higher than another one of the same window.
