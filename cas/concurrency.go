@@ -164,7 +164,7 @@ func (p places) charge(s logState, debts ...*debt) logState {
 			at = max(at, before) // as of a renewal that was told before
 		}
 		if s.time = max(s.time, at); !outside(at, s.time, p.window) {
-			s.forget(max(0, s.used+d.cost-mostLogged))
+			s.forget(s.used + d.cost - mostLogged)
 			s = p.hold(s, at, d.cost, renewed)
 		}
 	}

@@ -50,13 +50,11 @@ type counting struct {
 
 // newCountingLog returns a counting log; the error is that of NewCountingLog.
 func newCountingLog(window time.Duration, entries int64, countDenied bool) (counting, error) {
-	if err := counters.CheckWindow(window); err != nil {
-		return counting{}, err
+	err := counters.CheckWindow(window)
+	if err == nil && (entries < MinLogEntries || entries > MaxLogEntries) {
+		err = fmt.Errorf("entries %d must be from %d to %d", entries, MinLogEntries, MaxLogEntries)
 	}
-	if entries < MinLogEntries || entries > MaxLogEntries {
-		return counting{}, fmt.Errorf("entries %d must be from %d to %d", entries, MinLogEntries, MaxLogEntries)
-	}
-	return counting{window, entries, countDenied}, nil
+	return counting{window, entries, countDenied}, err
 }
 
 // A countingState is a log, its entries in the order in which they begin. Each
@@ -139,10 +137,7 @@ func (l counting) merge(before, d *debt) { d.cost = min(d.cost+before.cost, coun
 // fuller returns the log with every entry of the two, with the higher cost and
 // the later end if both have it.
 func (l counting) fuller(present, known countingState, r counters.Request) (countingState, bool) {
-	known, inUse := l.live(known, r)
-	if inUse == 0 {
-		return present, false
-	}
+	known, _ = l.live(known, r)
 	began := make(map[int64][2][]counted) // what the two have that began at a time
 	for i, entries := range [...][]counted{present.entries, known.entries} {
 		for _, e := range entries {
@@ -241,11 +236,9 @@ func ends(entries []counted) int64 {
 // live returns s as r finds it, and how much of it is in use.
 func (l counting) live(s countingState, r counters.Request) (live countingState, used int64) {
 	now := r.Now.UnixNano()
-	if len(s.entries) > 0 {
-		s.time = max(s.time, now)
-		for len(s.entries) > 0 && outside(s.entries[0].last, s.time, l.window) {
-			s.entries = s.entries[1:]
-		}
+	s.time = max(s.time, now)
+	for len(s.entries) > 0 && outside(s.entries[0].last, s.time, l.window) {
+		s.entries = s.entries[1:]
 	}
 	if len(s.entries) == 0 {
 		return countingState{time: now, entries: s.entries[:0]}, 0

@@ -55,14 +55,12 @@ type log struct {
 // the window (see counters.CheckWindow) or with the limit that most requests
 // will have.
 func newSlidingLog(window time.Duration, limit int64, countDenied bool) (log, error) {
-	if err := counters.CheckWindow(window); err != nil {
-		return log{}, err
-	}
-	if limit < 1 || limit > MaxLogLimit {
-		return log{}, fmt.Errorf("limit %d of a sliding log must be from 1 to %d: it stores the time of each admitted request; "+
+	err := counters.CheckWindow(window)
+	if err == nil && (limit < 1 || limit > MaxLogLimit) {
+		err = fmt.Errorf("limit %d of a sliding log must be from 1 to %d: it stores the time of each admitted request; "+
 			"use a log with entries, or sliding_window, for larger limits", limit, MaxLogLimit)
 	}
-	return log{window: window, countDenied: countDenied}, nil
+	return log{window: window, countDenied: countDenied}, err
 }
 
 // logState is a log in its packed form, which is also how it is stored: per
@@ -144,24 +142,28 @@ func (s *logState) without(at, cost int64) (rest logState, found int64) {
 // charge adds an entry for each that hasn't left the window.
 func (l log) charge(s logState, debts ...*debt) logState {
 	s = l.live(s, debts[len(debts)-1].request())
-	costs := make(map[int64]int64, len(debts))
-	for _, d := range debts {
-		if !outside(d.now, s.time, l.window) {
-			costs[d.now] += d.cost
-		}
+	for len(debts) > 0 && outside(debts[0].now, s.time, l.window) {
+		debts = debts[1:]
 	}
-	if s.used == 0 || debts[0].now < s.newest {
-		for t, cost := range s.all() {
-			costs[t] += cost
+	if s.used == 0 || len(debts) > 0 && debts[0].now < s.newest {
+		costs := maps.Collect(s.all())
+		for _, d := range debts {
+			costs[d.now] += d.cost
 		}
 		return l.of(costs, s.generation, s.time)
 	}
-	for _, t := range slices.Sorted(maps.Keys(costs)) {
-		cost := min(costs[t], mostLogged)
-		s.forget(max(0, s.used+cost-mostLogged))
-		s.add(t, cost)
+	for _, d := range debts {
+		s.charge(d.now, d.cost)
 	}
 	return s
+}
+
+// charge adds a cost at a time that is not before the newest, in the place of the oldest if
+// there is no room.
+func (s *logState) charge(t, cost int64) {
+	cost = min(cost, mostLogged)
+	s.forget(s.used + cost - mostLogged)
+	s.add(t, cost)
 }
 
 func (l log) merge(before, d *debt) { d.cost = min(d.cost+before.cost, counters.MaxLimit) }
@@ -169,19 +171,8 @@ func (l log) merge(before, d *debt) { d.cost = min(d.cost+before.cost, counters.
 // fuller returns the log with every entry of the two, at the higher cost if both
 // have it.
 func (l log) fuller(present, known logState, r counters.Request) (logState, bool) {
-	live := l.live(l.clone(known), r)
-	switch {
-	case live.used == 0:
-		return present, false
-	case present.used == 0:
-		return known, true
-	}
-	known = live
-	costs := make(map[int64]int64)
-	for t, cost := range present.all() {
-		costs[t] = cost
-	}
-	more := false
+	known = l.live(known, r)
+	costs, more := maps.Collect(present.all()), false
 	for t, cost := range known.all() {
 		if cost > costs[t] {
 			costs[t], more = cost, true
@@ -220,10 +211,7 @@ func (l log) lasts() time.Duration { return l.window }
 func (l log) of(costs map[int64]int64, generation, time int64) logState {
 	s := logState{generation: generation}
 	for _, t := range slices.Sorted(maps.Keys(costs)) {
-		if cost := min(costs[t], mostLogged); cost > 0 {
-			s.forget(max(0, s.used+cost-mostLogged))
-			s.add(t, cost)
-		}
+		s.charge(t, costs[t])
 	}
 	if s.used == 0 {
 		return logState{}
@@ -344,7 +332,7 @@ func (s *logState) drop(t, cost int64, size int) {
 	s.base, s.used, s.entries = t, s.used-cost, s.entries[size:]
 }
 
-// forget takes the given cost, at least 0, from the oldest entries.
+// forget takes the given cost from the oldest entries; nothing if it is below 0.
 func (s *logState) forget(excess int64) {
 	for excess > 0 {
 		t, cost, size := s.oldest()
