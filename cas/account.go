@@ -88,9 +88,9 @@ func (a *account[S]) tidy(l *rules[S]) {
 	}
 	newest := a.due[len(a.due)-1]
 	old := newest.now - int64(l.lasts())
-	if l.leases != nil {
+	if l.leases {
 		a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
-			again := d != newest && d.renews != 0 && newest.renews != 0 && d.cost <= newest.cost && l.leases.same(d.position, newest.position)
+			again := d != newest && d.renews != 0 && newest.renews != 0 && d.cost <= newest.cost && sameLease(d.position, newest.position)
 			return d.kind == admitted && d.flights == 0 && (again || d.now <= old)
 		})
 		return
@@ -210,7 +210,7 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 		return true
 	}
 	cost := min(r.Cost, d.cost)
-	if b, drains := any(l.algorithm).(draining); drains && own != d {
+	if b, drains := any(l.algorithm).(bucket); drains && own != d {
 		cost = min(cost, b.undrained(own, d.now, 0).whole)
 		own.lower(cost)
 	}
@@ -247,12 +247,12 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 // then, and reports whether the store can't know that lease. One that a flight tells isn't due
 // again if that turns out not to be done.
 func (a *account[S]) releasedAlone(l *rules[S], r *counters.Request, at int64) (unknown bool) {
-	if l.leases == nil || at == counters.EarliestLeases {
+	if !l.leases || at == counters.EarliestLeases {
 		return false
 	}
 	a.belief = nil
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
-		if d.kind != admitted || d.cost > r.Cost || !l.leases.same(d.position, at) {
+		if d.kind != admitted || d.cost > r.Cost || !sameLease(d.position, at) {
 			return false
 		}
 		unknown = unknown || d.flights == 0 && d.renews == 0
@@ -361,7 +361,7 @@ func (a *account[S]) ended(l *rules[S], f *flight[S], o ledger.Outcome) {
 			}
 		case o == ledger.Done:
 			d.outcome = o
-			if d.generation != f.generation && l.leases == nil { // it is refunded as if nothing had been in the bucket before it
+			if d.generation != f.generation && !l.leases { // it is refunded as if nothing had been in the bucket before it
 				d.generation, d.remaining, d.position = f.generation, counters.MaxLimit, 0
 			}
 			if a.strike(d); refused {

@@ -104,12 +104,6 @@ type algorithm[S any] interface {
 	clone(S) S
 }
 
-// A leasing algorithm is of leases, which it names by times.
-type leasing interface {
-	// same reports whether two times are those of one lease.
-	same(a, b int64) bool
-}
-
 const forever = counters.Forever
 
 // between returns the nanoseconds from one Unix time to another that is not

@@ -45,6 +45,9 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 	cfg.CountDenied = false // a denial holds nothing
 	a := places{log{window: lease + grid + options.ClockSkew}}
 	l, err := newLimiter(store, a, err, "concurrency", logEntryBytes*limit, cfg)
+	if err == nil {
+		l.family.leases = true
+	}
 	return made(&Concurrency{l}, err)
 }
 
@@ -57,14 +60,8 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 // up to a grid before it was asked for, and is kept for a grid longer.
 type places struct{ log }
 
-// grid is the same for all leases, so that another lease changes no name.
-const grid = MinLease / 16
-
 // fibonacci is 2^64 divided by the golden ratio: its multiples are far apart, modulo 2^64.
 const fibonacci = 0x9e3779b97f4a7c15
-
-// same reports whether two times are those of one lease.
-func (p places) same(a, b int64) bool { return (a-b)%int64(grid) == 0 }
 
 // last returns the latest time until now that names the lease that a names.
 func (p places) last(a, now int64) int64 {
@@ -78,7 +75,7 @@ func (p places) last(a, now int64) int64 {
 // find returns the time and the cost of the lease in s that a names; 0 if there is none.
 func (p places) find(s logState, a int64) (at, cost int64) {
 	for t, cost := range s.all() {
-		if p.same(t, a) {
+		if sameLease(t, a) {
 			return t, cost
 		}
 	}
@@ -97,7 +94,7 @@ func (p places) begins(live logState, r counters.Request) (at, held int64) {
 	for taken := true; taken; {
 		taken = false
 		for t := range live.all() { // those of one moment are in the order of their names
-			if p.same(t, at) {
+			if sameLease(t, at) {
 				at, taken = at+1, true
 			}
 		}

@@ -60,6 +60,12 @@ func debtOf(taken counters.Decision) (own, d *debt) {
 	return own, d
 }
 
+// grid is the same for all leases, so that another lease changes no name.
+const grid = time.Second / 16
+
+// sameLease reports whether two times are those of one lease.
+func sameLease(a, b int64) bool { return (a-b)%int64(grid) == 0 }
+
 func (d *debt) request() counters.Request {
 	return counters.Request{Cost: d.cost, Limit: d.limit, Renews: d.renews, Now: time.Unix(0, d.now)}
 }

@@ -308,7 +308,7 @@ func TestLeasesAreFoundByEachOfTheirReceipts(t *testing.T) {
 					at := d.Receipt.Position
 					require.True(t, at <= time && at > time-int64(grid), "%d of %d", at, time)
 					for _, l := range leases {
-						require.False(t, l != of && live(l) && p.same(l.at, at), "two of one name")
+						require.False(t, l != of && live(l) && sameLease(l.at, at), "two of one name")
 					}
 					if of == nil {
 						of = &held{cost: r.Cost}

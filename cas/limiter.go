@@ -77,7 +77,6 @@ func newLimiter[S any](store counters.StateStore, a algorithm[S], err error, nam
 		rules: rules[S]{algorithm: a, cfg: cfg}, store: store, book: &l.Book,
 		keys: counters.StateNamespace(options.KeyPrefix, options.Policy, options.Limit, name),
 	}
-	l.family.leases, _ = any(a).(leasing)
 	l.Key = func(_ *account[S], client string) string { return l.family.keys.StateKey(client) }
 	if _, many := store.(counters.ManyStateStore); many {
 		l.Ask = l.family.together

@@ -34,12 +34,7 @@ type Config struct {
 type rules[S any] struct {
 	algorithm[S]
 	cfg    Config
-	leases leasing // the algorithm's, of which some may end at any moment: no denial is remembered; or nil
-}
-
-// Of a draining algorithm a debt becomes less by itself.
-type draining interface {
-	undrained(d *debt, at, more int64) bucketState
+	leases bool // of which some may end at any moment: no denial is remembered
 }
 
 // heal returns a state as of now if it was written, or is to be, by a clock that was
@@ -151,7 +146,7 @@ func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot
 		ttl = counters.TTL(max(l.ttl(seen.decoded, *next.latest), seen.origin.left(next.latest.Now)), l.cfg.Horizon())
 	}
 	seen.expires = momentOf(read.Add(ttl))
-	if l.leases != nil {
+	if l.leases {
 		seen.at = math.MaxInt64
 	}
 	return read
@@ -178,7 +173,7 @@ func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
 	holds := known.origin.left(latest) > 0
 	// What is there may be from before a reset, and in a bucket be remembered for longer than that.
 	before := holds && seen.origin.putBack != 0 && seen.origin.reset < known.origin.reset && present <= known.origin.reset
-	_, drains := any(l.algorithm).(draining)
+	_, drains := any(l.algorithm).(bucket)
 	if !known.unexpired() || seen.origin.reset > known.origin.reset || seen.origin.until > known.origin.until && !(before && drains) {
 		return
 	}

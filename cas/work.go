@@ -125,7 +125,7 @@ func (w *work[S]) gather() (ask, take bool) {
 	calls := w.batch.Calls()
 	// Once less than half of the time was left at the last answer, who comes later does better
 	// by a batch of its own. So does who holds a lease that what was read before may lack.
-	if w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 && (w.leases == nil || !w.heard()) {
+	if w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 && (!w.leases || !w.heard()) {
 		calls = w.batch.Join()
 	}
 	w.calls, w.next.latest, w.next.changed = w.calls[:0], nil, false
@@ -248,7 +248,7 @@ func (w *work[S]) tellNext() {
 	next := &w.next
 	generation, at := w.began(next.to)
 	for _, d := range w.a.due {
-		if d.kind == back && generation != 0 && (d.generation == generation || w.leases != nil) {
+		if d.kind == back && generation != 0 && (d.generation == generation || w.leases) {
 			next.origin = w.less(next.origin, at, w.ttl(next.to, d.request()))
 		}
 	}
@@ -423,7 +423,7 @@ func (w *work[S]) afterRead() (read time.Time) {
 	var seen snapshot[S]
 	read = l.see(w.now, next, &seen)
 	present, _ := w.began(seen.decoded)
-	if generation, _ := w.began(a.last.decoded); generation != present && len(a.flights) == 0 && w.leases == nil {
+	if generation, _ := w.began(a.last.decoded); generation != present && len(a.flights) == 0 && !w.leases {
 		a.last.decoded = a.forgo(l, l.clone(a.last.decoded), generation)
 	}
 	l.restore(&seen, &a.last, *next.latest)
