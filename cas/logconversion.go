@@ -20,14 +20,11 @@ func (l counting) decode(data []byte) (countingState, error) {
 		return decodeCounted(data)
 	}
 	exact, err := decodeLog(data)
-	if err != nil || exact.used == 0 {
-		return countingState{}, err
-	}
 	s := countingState{generation: exact.generation, time: exact.time}
 	for t, cost := range exact.all() {
 		s.entries = append(s.entries, counted{t, t, cost})
 	}
-	return s, nil
+	return s, err
 }
 
 // exact returns the log of what was counted: of each entry 1 leaves with its

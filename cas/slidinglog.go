@@ -368,8 +368,7 @@ func (s *logState) all() iter.Seq2[int64, int64] {
 // how much its generation is before that, modulo 2^64, by how much its time is
 // after the newest entry, and the entries.
 func (l log) encode(b []byte, s logState) []byte {
-	const header = 1 + 8 + 2*binary.MaxVarintLen64
-	b = append(slices.Grow(b, header+len(s.entries)), formatSlidingLog)
+	b = append(slices.Grow(b, 32+len(s.entries)), formatSlidingLog)
 	if s.used == 0 {
 		return b
 	}
@@ -381,8 +380,7 @@ func (l log) encode(b []byte, s logState) []byte {
 
 // clone returns a copy of s with memory of its own, and room for an entry.
 func (l log) clone(s logState) logState {
-	const entry = 2 * binary.MaxVarintLen64
-	s.entries = append(make([]byte, 0, len(s.entries)+entry), s.entries...)
+	s.entries = append(make([]byte, 0, len(s.entries)+2*binary.MaxVarintLen64), s.entries...)
 	return s
 }
 
@@ -397,25 +395,20 @@ func decodeLog(data []byte) (logState, error) {
 	}
 	in := reader{rest: data[1:]}
 	base, age, lag := in.time(), in.uvarint(), in.uvarint()
-	rest := in.rest
-	if len(rest) == 0 {
-		return logState{}, errForeignState
-	}
-	s := logState{base: base, generation: base - int64(age), newest: base, entries: rest}
-	for len(rest) > 0 { // a reader takes twice as long for many
+	s := logState{base: base, generation: base - int64(age), newest: base, entries: in.rest}
+	for rest := in.rest; len(rest) > 0; { // a reader takes twice as long for many
 		var gap, cost uint64
 		var ok1, ok2 bool
-		first := len(rest) == len(s.entries)
 		gap, rest, ok1 = cutUvarint(rest)
 		cost, rest, ok2 = cutUvarint(rest)
-		if !ok1 || !ok2 || gap == 0 && !first || gap > between(s.newest, math.MaxInt64) ||
+		if !ok1 || !ok2 || gap == 0 && s.used > 0 || gap > between(s.newest, math.MaxInt64) ||
 			cost == 0 || cost > uint64(mostLogged-s.used) {
 			return logState{}, errForeignState
 		}
 		s.newest += int64(gap)
 		s.used += int64(cost)
 	}
-	if lag > between(s.newest, math.MaxInt64) {
+	if s.used == 0 || lag > between(s.newest, math.MaxInt64) {
 		return logState{}, errForeignState
 	}
 	s.time = s.newest + int64(lag)
