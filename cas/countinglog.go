@@ -322,9 +322,6 @@ func (l counting) closed(e counted) counted {
 // rounded returns a time, rounded up to a grain.
 func (l counting) rounded(t int64) int64 {
 	grain := l.grain()
-	if t > math.MaxInt64-grain {
-		return t
-	}
 	return (t + grain - 1) &^ (grain - 1)
 }
 
