@@ -205,11 +205,8 @@ func (b bucket) until(s bucketState, now int64) bucketState {
 // lasts returns how long a full bucket takes to drain: at a limit of 1 unless
 // the capacity is the limit.
 func (b bucket) lasts() time.Duration {
-	hi, lo := bits.Mul64(uint64(max(1, b.burst)), uint64(b.window))
-	if hi > 0 || lo > uint64(counters.MaxWindow) {
-		return counters.MaxWindow
-	}
-	return time.Duration(lo)
+	full := bucketState{whole: max(1, b.burst), window: b.window}
+	return min(full.drainTime(1), counters.MaxWindow)
 }
 
 // ttl returns the time from r.Now until the bucket is empty at r's limit, at
