@@ -47,11 +47,10 @@ type flight[S any] struct {
 }
 
 // told is what a flight tells of a debt: cost is what the store has if it is done, and
-// the debt's what was admitted of that. The difference is given back. now is that of the
-// request, in Unix nanoseconds, if it is a call of the flight.
+// the debt's what was admitted of that. The difference is given back.
 type told struct {
-	debt      *debt
-	cost, now int64
+	debt *debt
+	cost int64
 }
 
 // mostDebts is how many debts a client has before neighbours become one.
@@ -403,7 +402,7 @@ func (f *flight[S]) failCall(call *call[S]) {
 	d := newDebt(call.Request.Request, call.Result)
 	d.lower(d.cost)
 	d.flights = 1
-	f.told = append(f.told, told{d, call.Request.Cost, call.Request.Now.UnixNano()})
+	f.told = append(f.told, told{d, call.Request.Cost})
 }
 
 // leave refuses the call of a caller that has left the flight under way, and asked r.
@@ -423,7 +422,7 @@ func (f *flight[S]) failed(r *counters.Request, kind debtKind) *debt {
 	}
 	for _, t := range f.told {
 		d := t.debt
-		if d.kind == kind && d.cost == 0 && t.cost == r.Cost && d.limit == r.Limit && t.now == r.Now.UnixNano() {
+		if d.kind == kind && d.cost == 0 && t.cost == r.Cost && d.limit == r.Limit && d.now == max(r.Now.UnixNano(), d.position) {
 			return d
 		}
 	}

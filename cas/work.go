@@ -290,7 +290,7 @@ func (w *work[S]) depart() {
 	}
 	for _, d := range a.due {
 		d.flights++
-		f.told = append(f.told, told{d, d.cost, 0})
+		f.told = append(f.told, told{d, d.cost})
 		f.latest = max(f.latest, d.now)
 	}
 	a.flight, w.asks.Value, w.asks.TTL = f, next.value, next.ttl
