@@ -265,11 +265,10 @@ func (a *account[S]) releasedAlone(l *rules[S], r *counters.Request, at int64) (
 func (a *account[S]) drop(until int64) {
 	a.belief = nil
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
-		over := d.overByReset(until)
-		if over {
+		if d.overByReset(until) {
 			d.cost = 0
 		}
-		return over
+		return d.cost == 0
 	})
 	if !slices.ContainsFunc(a.due, func(d *debt) bool { return d.kind == admitted && d.renews == 0 }) {
 		a.othersDue = 0 // they were thought to have admitted it beside what is dropped
@@ -349,7 +348,6 @@ func (a *account[S]) noneDone(l *rules[S]) {
 // was refused of one that was done is given back; what wasn't done, and isn't part of another
 // one, is due, unless the client was reset since.
 func (a *account[S]) ended(l *rules[S], f *flight[S], o ledger.Outcome) {
-	reset := a.last.origin.reset
 	for _, t := range f.told {
 		d := t.debt
 		refused := t.cost > d.cost && d.kind == admitted
@@ -372,7 +370,7 @@ func (a *account[S]) ended(l *rules[S], f *flight[S], o ledger.Outcome) {
 			if d.flights--; d.flights > 0 || d.cost == 0 || d.outcome == ledger.Done {
 				continue
 			}
-			if d.overByReset(reset + int64(l.cfg.ClockSkew)) {
+			if d.overByReset(a.last.origin.reset + int64(l.cfg.ClockSkew)) {
 				d.cost = 0
 				a.strike(d)
 			} else {

@@ -93,6 +93,7 @@ func (d *debt) lower(cost int64) { d.cost, d.remaining = d.cost-cost, d.remainin
 // consumes reports whether d is consumed be there room or not.
 func (d *debt) consumes() bool { return d.kind == admitted || d.kind == charged }
 
+// mergesWith reports whether next, of the same kind, may stand for d too.
 func (d *debt) mergesWith(next *debt) bool {
-	return d.kind != back && d.kind == next.kind && d.flights == 0 && next.flights == 0 && d.old == next.old && d.renews == 0 && next.renews == 0
+	return d.kind != back && d.flights == 0 && next.flights == 0 && d.old == next.old && d.renews == 0 && next.renews == 0
 }

@@ -95,15 +95,15 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, ref any) counters.D
 // that of its flight, if it was part of one. The state after it is after.
 func (f *family[S]) debtAlone(after S, d counters.Decision, r *counters.Request, was *flight[S]) *debt {
 	due := newDebt(*r, d)
-	due.generation = 0 // it isn't consumed yet
 	if failed := was.failed(r, due.kind); failed != nil {
 		due = failed
 		due.lower(-r.Cost)
 	}
+	// It isn't consumed yet.
+	due.generation = 0
 	if level, drains := any(after).(bucketState); drains { // behind all that is believed to be in it
 		window := int64(level.window)
-		due.now, due.generation = max(due.now, level.time), 0
-		due.remaining, due.part = d.Remaining, (window-level.part)%window
+		due.now, due.remaining, due.part = max(due.now, level.time), d.Remaining, (window-level.part)%window
 	}
 	return due
 }
