@@ -216,7 +216,7 @@ func (w *work[S]) healNext(take bool) {
 // still to tell the store, and to admit meanwhile. A renewal isn't: its lease is held.
 func (w *work[S]) denyForOthers(call *call[S]) bool {
 	others := w.forOthers()
-	if !w.next.mayTell || w.cfg.CountDenied || call.Request.Renews != 0 {
+	if others == 0 || w.cfg.CountDenied || call.Request.Renews != 0 {
 		return false
 	}
 	r := call.Request.Request
@@ -226,7 +226,7 @@ func (w *work[S]) denyForOthers(call *call[S]) bool {
 		return false
 	}
 	without := w.peek(w.next.to, call.Request.Request)
-	d.Remaining = min(d.Remaining, max(0, call.Request.Cost-1))
+	d.Remaining = min(d.Remaining, call.Request.Cost-1)
 	d.RetryAfter = max(without.RetryAfter, min(d.RetryAfter, w.cfg.Telling()))
 	call.Result = d
 	return true
@@ -334,13 +334,17 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 	if w.swaps() && !w.swapped && w.heard() {
 		w.lost++
 	}
-	forestalled := w.forestalled()
-	read := w.look(f)
-	var roundTrip time.Duration
-	if w.heard() {
-		roundTrip = read.Sub(w.answered)
+	forestalled, before := w.forestalled(), w.answered
+	w.expectOthers()
+	if w.swapped {
+		w.afterSwap(f)
+	} else {
+		w.afterRead(f)
 	}
-	w.answered = read
+	var roundTrip time.Duration
+	if !before.IsZero() {
+		roundTrip = w.answered.Sub(before)
+	}
 	if forestalled {
 		w.heldUp = true
 		a.pace.heldUp = momentOf(w.answered)
@@ -368,19 +372,6 @@ func (w *work[S]) forestalled() bool {
 	return w.swaps() && !w.swapped && recent && w.now.Exists() && w.now.Version != w.asks.Old.Version
 }
 
-// look takes over what the store has, and what has become of the flight, if there
-// was one. It returns the time of the answer.
-func (w *work[S]) look(f *flight[S]) (read time.Time) {
-	w.expectOthers()
-	if f != nil && !w.swapped {
-		w.a.ended(&w.rules, f, ledger.NotDone)
-	}
-	if w.swapped {
-		return w.afterSwap(f)
-	}
-	return w.afterRead()
-}
-
 // expectOthers notes that the store has answered: what was admitted alone stands for itself
 // from now on, and what others are thought to have admitted beside it they have to tell.
 func (w *work[S]) expectOthers() {
@@ -396,14 +387,14 @@ func (w *work[S]) expectOthers() {
 }
 
 // afterSwap takes over the state that the flight has written.
-func (w *work[S]) afterSwap(f *flight[S]) (read time.Time) {
+func (w *work[S]) afterSwap(f *flight[S]) {
 	a, l, next := w.a, &w.rules, &w.next
 	if a.last.lost {
 		w.cfg.Reseeded(1)
 	}
 	before := a.last.decoded
 	var seen snapshot[S]
-	read = l.wrote(w.now, next, &seen)
+	w.answered = l.wrote(w.now, next, &seen)
 	if others := w.forOthers(); others > 0 {
 		a.othersDue = others
 	}
@@ -414,14 +405,17 @@ func (w *work[S]) afterSwap(f *flight[S]) (read time.Time) {
 	a.noneDone(l) // as what they were to replace was there
 	a.ended(l, f, ledger.Done)
 	a.saw(l, &seen) // the client may have been reset right behind it
-	return read
 }
 
-// afterRead takes over the state that was found, be it one that others have written.
-func (w *work[S]) afterRead() (read time.Time) {
+// afterRead takes over the state that was found, be it one that others have written. The
+// flight, if there was one, wasn't done.
+func (w *work[S]) afterRead(f *flight[S]) {
 	a, l, next := w.a, &w.rules, &w.next
+	if f != nil {
+		a.ended(l, f, ledger.NotDone)
+	}
 	var seen snapshot[S]
-	read = l.see(w.now, next, &seen)
+	w.answered = l.see(w.now, next, &seen)
 	present, _ := w.began(seen.decoded)
 	if generation, _ := w.began(a.last.decoded); generation != present && len(a.flights) == 0 && !w.leases {
 		a.last.decoded = a.forgo(l, l.clone(a.last.decoded), generation)
@@ -434,7 +428,6 @@ func (w *work[S]) afterRead() (read time.Time) {
 		}
 	}
 	a.see(l, &seen, w.now.Value)
-	return read
 }
 
 // fail ends a batch whose exchange has failed.
