@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memory"
 )
 
@@ -40,5 +42,32 @@ func (by way) TestAClockThatWasFarAhead(t *testing.T) {
 		assert.Equal(t, int64(5), take(t, l, now, 5, 10).Remaining)
 		assert.False(t, take(t, l, now, 6, 10).Allowed)
 		now = now.Add(2 * time.Second)
+	}
+}
+
+// What a process has admitted alone while its clock was ahead is neither in the way of what comes
+// when that is right again, nor forgotten; nor is what others have still to tell of that slot.
+func (by way) TestAClockThatWasAheadWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			store := &limitertest.BrokenStore{Store: memory.New(nil)}
+			options := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Millisecond}
+			here, there := by.newLimiterWith(t, store, w, options), by.newLimiterWith(t, store.Store, w, options)
+			now, ahead := at("12:00:59.9985"), at("12:01:00.0005")
+			for range 20 {
+				require.True(t, take(t, here, now, 1, 100).Allowed)
+				require.True(t, take(t, there, now, 1, 100).Allowed)
+			}
+			ahead = ahead.Add(w.Width) // two slots on
+			store.Fail(limitertest.ErrUnsent)
+			require.True(t, takeAnyway(t, here, request(ahead, 10, 100)))
+			require.True(t, takeAnyway(t, here, request(now, 5, 100)))
+			store.Fail(nil)
+			require.True(t, take(t, here, now, 1, 100).Allowed)
+			assert.False(t, take(t, here, now, 60, 100).Allowed)
+			assert.True(t, take(t, here, now, 20, 100).Allowed)
+			assert.EqualValues(t, 10, used(t, store.Store, w, ahead))
+		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memory"
 )
 
@@ -41,5 +42,30 @@ func (by way) TestALateAdditionFromBeforeAReset(t *testing.T) {
 		store.tell[0](false, nil) // what it has counted the reset has deleted
 		l.Flush()
 		assert.Equal(t, int64(100-9-20), take(t, other, now, 0, 100).Remaining, name)
+	}
+}
+
+// What was admitted before a reset is given back after it, by a process that hasn't heard of the
+// reset, and then more of the same slot that it has admitted alone since: none of that is taken from
+// what others have admitted since.
+func (by way) TestRefundsFromBeforeAndAfterAReset(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store := &limitertest.BrokenStore{Store: memory.New(nil)}
+		here, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store.Store, w, sameClock)
+		before, after := at("12:00:01.1"), at("12:00:01.8")
+		require.True(t, take(t, here, before, 10, 100).Allowed)
+		store.Fail(limitertest.ErrUnsent)
+		require.Error(t, here.Refund(t.Context(), request(before, 10, 100), admittedAt("12:00:01.1")))
+		require.NoError(t, there.Reset(t.Context(), "c", at("12:00:01.5")))
+		require.True(t, take(t, there, at("12:00:01.6"), 20, 100).Allowed)
+		alone, err := here.TakeLocal(request(after, 3, 100), limitertest.ErrUnsent)
+		require.NoError(t, err)
+		require.True(t, alone.Allowed)
+		require.Error(t, here.Refund(t.Context(), request(after, 3, 100), alone))
+		store.Fail(nil)
+		require.True(t, take(t, here, at("12:00:01.9"), 1, 100).Allowed)
+		here.Flush()
+		assert.Equal(t, int64(20+1), used(t, store.Store, w, after), name)
 	}
 }

@@ -55,3 +55,29 @@ func (by way) TestTheShareBeginsWithTheFirstVisit(t *testing.T) {
 	assert.Equal(t, limit-50-11, alone[false], "all since then was its own")
 	assert.Equal(t, alone[false], alone[true])
 }
+
+// A process that has had nine of ten of a client has its share of a small limit alone, too: what its
+// checks stand for is rounded up once, and not for each of them.
+func (by way) TestTheShareOfASmallLimitIsRoundedOnce(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store := &limitertest.BrokenStore{Store: memory.New(nil)}
+		here, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store.Store, w, sameClock)
+		now := at("11:00:00")
+		for range 50 {
+			now = now.Add(time.Minute / 5)
+			require.True(t, takeAnyway(t, there, request(now, 1, 100)))
+			for range 9 {
+				require.True(t, takeAnyway(t, here, request(now, 1, 100)))
+			}
+		}
+		store.Fail(limitertest.ErrUnsent)
+		admitted := 0
+		for range 10 {
+			if takeAnyway(t, here, request(at("12:00:01"), 1, 5)) {
+				admitted++
+			}
+		}
+		assert.Equal(t, 4, admitted, name)
+	}
+}
