@@ -117,7 +117,7 @@ func (call *Call[Q, R]) Answer(result R, err error) bool {
 }
 
 // Left reports whether the caller has left.
-func (call *Call[Q, R]) Left() bool { return !call.own && call.state.Load() == left }
+func (call *Call[Q, R]) Left() bool { return call.state.Load() == left }
 
 // Own reports whether its caller is the leader, which never leaves.
 func (call *Call[Q, R]) Own() bool { return call.own }
@@ -194,12 +194,12 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, p *Place[Q, R], q Q, qs []Q, mo
 				}
 			}
 			if call.state.Load() == batchOver {
-				return c.result(call)
+				result, err := call.Result, call.Err
+				c.release(call)
+				return result, err
 			}
 			if err := ended(ctx); err != nil {
-				if result, err, over := c.leave(p, call, err); over {
-					return result, err
-				}
+				return c.leave(p, call, err)
 			}
 		}
 		p.Lock()
@@ -330,44 +330,27 @@ func (b *Batch[Q, R]) Fail(cause any) {
 		err = fmt.Errorf("%w: %v", err, cause)
 	}
 	for _, call := range b.calls {
-		if state := call.state.Load(); state != answered && state != left {
+		if call.state.Load() != answered {
 			var none R
 			call.Answer(none, err)
 		}
 	}
 }
 
-// leave ends the wait of a caller whose context has ended with err, unless it has
-// to lead. The leader may still use a call that is left, so it isn't used again.
-func (c *Combiner[Q, R]) leave(p *Place[Q, R], call *Call[Q, R], err error) (_ R, _ error, over bool) {
+// leave ends the wait of a caller whose context has ended with err. The leader may still use
+// a call that it has claimed, so that isn't used again.
+func (c *Combiner[Q, R]) leave(p *Place[Q, R], call *Call[Q, R], err error) (R, error) {
 	var none R
-	for {
-		state := call.state.Load()
-		switch state {
-		case elected:
-			if !c.withdraw(p, call) {
-				return none, nil, false // it leads by now
-			}
-			return none, fmt.Errorf("%w: %w", ErrWithdrawn, err), true
-		case batchOver:
-			result, err := c.result(call)
-			return result, err, true
+	switch call.state.Swap(left) {
+	case waiting, elected:
+		if c.withdraw(p, call) {
+			c.release(call)
 		}
-		if !call.state.CompareAndSwap(state, left) {
-			continue
-		}
-		switch state {
-		case waiting:
-			if c.withdraw(p, call) {
-				c.release(call)
-			}
-			return none, fmt.Errorf("%w: %w", ErrWithdrawn, err), true
-		case answered:
-			return call.Result, call.Err, true
-		default:
-			return none, &LeftError[Q, R]{call, err}, true
-		}
+		return none, fmt.Errorf("%w: %w", ErrWithdrawn, err)
+	case claimed:
+		return none, &LeftError[Q, R]{call, err}
 	}
+	return call.Result, call.Err
 }
 
 // withdraw takes the call out of its batch, unless that has begun, and reports
@@ -375,22 +358,16 @@ func (c *Combiner[Q, R]) leave(p *Place[Q, R], call *Call[Q, R], err error) (_ R
 func (c *Combiner[Q, R]) withdraw(p *Place[Q, R], call *Call[Q, R]) bool {
 	p.Lock()
 	defer p.Unlock()
-	b := p.batch
-	if b != nil && b.begun {
-		b = b.next
+	for b := p.batch; b != nil; b = b.next {
+		if i := slices.Index(b.calls, call); i >= 0 && !b.begun {
+			b.calls = slices.Delete(b.calls, i, i+1)
+			if b.leader == call {
+				c.elect(p)
+			}
+			return true
+		}
 	}
-	if b == nil {
-		return false
-	}
-	i := slices.Index(b.calls, call)
-	if i < 0 {
-		return false
-	}
-	b.calls = slices.Delete(b.calls, i, i+1)
-	if b.leader == call {
-		c.elect(p)
-	}
-	return true
+	return false
 }
 
 // handOver replaces the finished batch at p, which is locked, by the one gathered behind
@@ -437,13 +414,6 @@ func (c *Combiner[Q, R]) elect(p *Place[Q, R]) {
 // before reports whether the call expires before other.
 func (call *Call[Q, R]) before(other *Call[Q, R]) bool {
 	return !call.deadline.IsZero() && (other.deadline.IsZero() || call.deadline.Before(other.deadline))
-}
-
-// result returns what the call was given and puts it back.
-func (c *Combiner[Q, R]) result(call *Call[Q, R]) (R, error) {
-	result, err := call.Result, call.Err
-	c.release(call)
-	return result, err
 }
 
 // release puts back a call that is in no batch, or was settled by its leader.
