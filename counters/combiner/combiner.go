@@ -378,9 +378,7 @@ func (c *Combiner[Q, R]) handOver(p *Place[Q, R]) {
 		b.quiet()
 		return
 	}
-	if alarm := b.alarm; alarm != nil {
-		p.batch.alarm, b.alarm = alarm, p.batch.alarm
-	}
+	p.batch.alarm, b.alarm = b.alarm, p.batch.alarm
 	c.elect(p)
 }
 
@@ -464,14 +462,12 @@ func (p *Place[Q, R]) arm(deadline time.Time) {
 	}
 }
 
-// quiet leaves b, which was the last at its place, without an alarm that may still ring. The
-// place is locked.
+// quiet stops the alarm of b, which was the last at its place. One that rings all the same does no
+// harm, here or where b is used next. The place is locked.
 func (b *Batch[Q, R]) quiet() {
-	if b.alarm == nil || b.alarm.due.IsZero() {
-		return
-	}
-	if b.alarm.due = (time.Time{}); !b.alarm.timer.Stop() { // it is about to sweep
-		b.alarm = nil
+	if a := b.alarm; a != nil && !a.due.IsZero() {
+		a.timer.Stop()
+		a.due = time.Time{}
 	}
 }
 
