@@ -225,7 +225,7 @@ func (a *account) reopen(bucket int64) { a.final = max(a.final, a.ageOf(bucket-1
 // fresh reports whether what is known may be relied on at now.
 func (a *account) fresh(now int64) bool {
 	age := now - a.verified
-	return a.verified != 0 && !a.doubtful && age >= 0 && age <= int64(counters.MaxStaleness)
+	return !a.doubtful && age >= 0 && age <= int64(counters.MaxStaleness)
 }
 
 // owes reports whether the store is to be told something.
@@ -238,10 +238,10 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 	u := a.owing()
 	i, known := a.placeOf(bucket)
 	if !known {
-		u.dues = slices.Insert(u.dues, i, due{bucket: bucket})
+		u.dues = slices.Insert(u.dues, i, due{bucket: bucket, at: at})
 	}
 	d := &u.dues[i]
-	if d.cost += cost; d.cost < 0 && d.at != 0 {
+	if d.cost += cost; d.cost < 0 {
 		d.at = min(d.at, at)
 	} else {
 		d.at = max(d.at, at)
