@@ -328,31 +328,15 @@ func (a *account) expectUntil(until int64) {
 	}
 }
 
-// expects reports whether others may have still to tell something at now.
-func (a *account) expects(now int64) bool {
-	return a.owed != nil && (a.owed.until == 0 || now <= a.owed.until)
-}
-
 // telling returns the latest due beside which others may have still to tell what they have
 // admitted alone, nil if there is none, and the share that the process takes meanwhile.
-func (a *account) telling(now int64) (d *due, share float64) {
-	for i := len(a.dues()) - 1; i >= 0 && a.expects(now); i-- {
+func (a *account) telling() (d *due, share float64) {
+	for i := len(a.dues()) - 1; i >= 0; i-- {
 		if d = &a.owed.dues[i]; d.more > 0 {
 			return d, a.owed.share
 		}
 	}
 	return nil, 1
-}
-
-// withoutOthers returns what is in use, by believe, without what others are thought to have
-// still to tell. It changes use.
-func (a *account) withoutOthers(p position, use []int64) []int64 {
-	for _, d := range a.dues() {
-		if i := p.newest() - d.bucket; i >= 0 && i < int64(len(use)) {
-			use[i] = max(0, use[i]-d.more)
-		}
-	}
-	return use
 }
 
 // owesFrom sets the share of the process, unless something is due by another one already.
@@ -386,9 +370,10 @@ func (a *account) giveBack(bucket, cost, at int64) (tell bool) {
 	return tell
 }
 
-// believe returns what is in use of the slots that matter at p, newest first, without
-// the oldest of which nothing is. It uses the memory of to.
-func (a *account) believe(p position, to []int64) []int64 {
+// believe returns what is in use of the slots that matter at p, newest first, without the oldest
+// of which nothing is; with what others are thought to have still to tell, or without that. It
+// uses the memory of to.
+func (a *account) believe(p position, others bool, to []int64) []int64 {
 	newest := p.newest()
 	size := int(newest-p.oldest) + 1
 	// The slots that are known come in between.
@@ -403,13 +388,7 @@ func (a *account) believe(p position, to []int64) []int64 {
 	add := func(bucket, n int64) {
 		if i := newest - bucket; i >= 0 && i < int64(size) {
 			to = append(to, make([]int64, max(0, int(i)+1-len(to)))...)
-			to[i] += n
-		}
-	}
-	expects := a.expects(p.now)
-	for _, d := range a.dues() {
-		if add(d.bucket, d.cost); expects {
-			add(d.bucket, d.more)
+			to[i] = max(0, to[i]+n) // after a reset more may be due back than is there
 		}
 	}
 	if f := a.flight; f != nil {
@@ -420,12 +399,11 @@ func (a *account) believe(p position, to []int64) []int64 {
 			add(f.bucket, f.sum-f.in)
 		}
 	}
-	// After a reset more may be due back than is there.
-	to[p.ahead] = max(0, to[p.ahead])
 	for _, d := range a.dues() {
-		if i := newest - d.bucket; i >= 0 && i < int64(size) {
-			to[i] = max(0, to[i])
+		if !others {
+			d.more = 0
 		}
+		add(d.bucket, d.cost+d.more)
 	}
 	return to
 }

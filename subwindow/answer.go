@@ -17,7 +17,7 @@ import (
 func (w *work) choose() int64 {
 	a := w.a
 	if w.sum = 0; slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind != ledger.Tells }) {
-		w.use = a.believe(w.position, w.use)
+		w.use = a.believe(w.position, true, w.use)
 	}
 	w.pending = slices.DeleteFunc(w.pending, func(c *call) bool {
 		r := &c.Request
@@ -38,7 +38,7 @@ func (w *work) choose() int64 {
 		w.spare = new(flight)
 	}
 	f := w.spare
-	_, share := a.telling(w.now)
+	_, share := a.telling()
 	var at int64
 	for i, c := range w.pending {
 		r := &c.Request
@@ -67,7 +67,7 @@ func (w *work) choose() int64 {
 // was left meanwhile, is given back.
 func (w *work) deal() {
 	a := w.a
-	w.use = a.believe(w.position, w.use)
+	w.use = a.believe(w.position, true, w.use)
 	w.use[w.ahead], w.counted = max(0, w.use[w.ahead]-w.sum), false
 	others := w.pending[:0]
 	var back int64
@@ -104,7 +104,7 @@ func (w *work) deal() {
 		w.book.Note(&a.share, kept, kept)
 	}
 	a.counted = true
-	if d, share := a.telling(w.now); d != nil { // they may admit as much meanwhile
+	if d, share := a.telling(); d != nil { // they may admit as much meanwhile
 		d.more += int64(min(float64(kept)/share, counters.MaxLimit)) - kept
 	}
 	if back > 0 {
@@ -114,10 +114,10 @@ func (w *work) deal() {
 
 // deny answers the pending calls, which don't fit into what is in use.
 func (w *work) deny() {
-	telling, _ := w.a.telling(w.now)
+	telling, _ := w.a.telling()
 	var told []int64
 	if telling != nil {
-		told = w.a.withoutOthers(w.position, slices.Clone(w.use))
+		told = w.a.believe(w.position, false, nil)
 	}
 	for _, c := range w.pending {
 		r := &c.Request.Request

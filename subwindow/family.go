@@ -40,10 +40,11 @@ func (f *family) change(a *account, now int64) counters.Addition {
 func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, known, fresh bool) {
 	p := f.window.positionAt(r.Now)
 	var few [64]int64
-	use := a.believe(p, few[:0])
+	expects := a.owed != nil && (a.owed.until == 0 || p.now <= a.owed.until) // who looks ahead forgets nothing
+	use := a.believe(p, expects, few[:0])
 	known = a.fresh(p.now)
-	telling, _ := a.telling(p.now) // what is for others ends before the slots do
-	fresh = known && !a.owes() && telling == nil
+	telling, _ := a.telling() // what is for others ends before the slots do
+	fresh = known && !a.owes() && (telling == nil || !expects)
 	known = known || slices.ContainsFunc(use, func(n int64) bool { return n > 0 })
 	return f.decideAlone(a, use, p, &r), known, fresh
 }
@@ -71,7 +72,7 @@ func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decisio
 	a.reach(p, f.kept)
 	a.forget(f.window, p.now, f.options.Telling())
 	var few [16]int64
-	use := a.believe(p, few[:0])
+	use := a.believe(p, true, few[:0])
 	flown, _ := ref.(*flight)
 	if !a.awaits(flown) {
 		flown = nil
@@ -89,7 +90,7 @@ func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decisio
 			a.admit(flown, r.Cost)
 		}
 		_, most := a.standsFor(p.bucket, r.Cost)
-		d = f.decision(a.believe(p, use), p, standing(r, most), d.Allowed)
+		d = f.decision(a.believe(p, true, use), p, standing(r, most), d.Allowed)
 	}
 	d.Receipt = counters.Receipt{Alone: flown} // not nil, though flown may be
 	return d
