@@ -38,12 +38,12 @@ func (w *work) reads(all, generation, current bool) {
 	a := w.a
 	w.buckets = w.buckets[:0]
 	for bucket := w.newest(); bucket >= w.oldest; bucket-- {
-		if !all && bucket < w.bucket && a.isFinal(bucket) {
-			bucket = a.top - int64(a.first) // the final ones are skipped
-			continue
-		}
-		if bucket == w.bucket && current || bucket != w.bucket && (all || !a.isFinal(bucket)) {
+		switch {
+		case bucket == w.bucket && !current:
+		case bucket == w.bucket, all, !a.isFinal(bucket):
 			w.buckets = append(w.buckets, bucket)
+		case bucket < w.bucket:
+			bucket = a.top - int64(a.first) // the final ones are skipped
 		}
 	}
 	if w.all = all; all {
