@@ -61,10 +61,11 @@ func (q *Queue[C]) Add(c C, r counters.Request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
-	if old, waits := q.requests[c]; waits && old.at(now).After(r.Now) {
+	old, waits := q.requests[c]
+	if waits && old.at(now).After(r.Now) {
 		r.Now = old.at(now)
-		q.requests[c] = &request{r, now}
-	} else if waits || len(q.requests) < q.most {
+	}
+	if waits || len(q.requests) < q.most {
 		q.requests[c] = &request{r, now}
 		q.waiting.Store(int64(len(q.requests)))
 	}
@@ -89,10 +90,10 @@ func (q *Queue[C]) try() {
 	if q.running {
 		return // its end has the store tried again
 	}
-	for c, r := range q.requests {
+	for c := range q.requests {
 		q.running = true
 		q.rounds.Go(func() {
-			if q.reconcileOne(c, r) {
+			if q.reconcileOne(c) {
 				q.round()
 				return
 			}
@@ -135,14 +136,10 @@ func (q *Queue[C]) Flush() {
 }
 
 func (q *Queue[C]) round() {
-	type turn struct {
-		client C
-		last   *request
-	}
 	q.mu.Lock()
-	todo := make(chan turn, len(q.requests))
-	for c, r := range q.requests {
-		todo <- turn{c, r}
+	todo := make(chan C, len(q.requests))
+	for c := range q.requests {
+		todo <- c
 	}
 	q.mu.Unlock()
 	close(todo)
@@ -150,11 +147,11 @@ func (q *Queue[C]) round() {
 	var working sync.WaitGroup
 	for range workers {
 		working.Go(func() {
-			for next := range todo {
+			for c := range todo {
 				if !time.Now().Before(end) {
 					return
 				}
-				q.reconcileOne(next.client, next.last)
+				q.reconcileOne(c)
 			}
 		})
 	}
@@ -176,11 +173,11 @@ func (q *Queue[C]) Repaid(c C) {
 	q.remove(c)
 }
 
-// reconcileOne reports whether a client doesn't wait any more, or only by a later
-// request than r.
-func (q *Queue[C]) reconcileOne(c C, r *request) bool {
+// reconcileOne reports whether a client doesn't wait any more, or only by a request that has
+// come meanwhile.
+func (q *Queue[C]) reconcileOne(c C) bool {
 	q.mu.Lock()
-	_, waits := q.requests[c]
+	r, waits := q.requests[c]
 	q.mu.Unlock()
 	if !waits {
 		return true // a check has repaid the client
