@@ -70,7 +70,17 @@ func (b *ManyBook[A]) TakeMany(ctx context.Context, requests []counters.Request,
 	defer cancel()
 	m := b.many(ctx, Takes, requests, done)
 	for i := range requests {
-		m.know(i)
+		r := &requests[i]
+		if r.Check() != nil || r.Cost == 0 {
+			done(i, counters.Taken{})
+			continue
+		}
+		c := b.clients.Get(r.Client)
+		if d, denied := b.denyAhead(c, *r); denied {
+			done(i, counters.Taken{Decision: d, Done: true})
+			continue
+		}
+		m.add(i, c)
 	}
 	m.ask()
 }
@@ -204,22 +214,6 @@ func (m *Many[A]) add(i int, c *Record[A]) {
 	defer c.calls.Unlock()
 	m.groups = append(m.groups, group[A]{number: i, record: c})
 	m.Keys = append(m.Keys, m.Key(&c.Account, m.requests[i].Client))
-}
-
-// know decides the request of that number if its answer is known, and else notes
-// that the store is to be asked.
-func (m *Many[A]) know(i int) {
-	r := &m.requests[i]
-	if r.Check() != nil || r.Cost == 0 {
-		m.done(i, counters.Taken{})
-		return
-	}
-	c := m.clients.Get(r.Client)
-	if d, denied := m.denyAhead(c, *r); denied {
-		m.done(i, counters.Taken{Decision: d, Done: true})
-		return
-	}
-	m.add(i, c)
 }
 
 // answer calls done for all requests of a group.

@@ -432,17 +432,14 @@ func (b *Book[A]) await(c *Record[A], r *counters.Request, f Flown) {
 	began, due := time.Now(), *r
 	f.Late.WhenKnown(func(err error) {
 		due.Now = due.Now.Add(time.Since(began))
-		b.learn(c, due, f.Flight, OutcomeOf(err))
+		o := OutcomeOf(err)
+		c.calls.Lock()
+		defer c.calls.Unlock()
+		b.config.Family.Learn(&c.Account, f.Flight, o)
+		if o != Unknown && b.config.Family.Owes(&c.Account) {
+			b.tellLater(c, due)
+		}
 	})
-}
-
-func (b *Book[A]) learn(c *Record[A], r counters.Request, flight any, o Outcome) {
-	c.calls.Lock()
-	defer c.calls.Unlock()
-	b.config.Family.Learn(&c.Account, flight, o)
-	if o != Unknown && b.config.Family.Owes(&c.Account) {
-		b.tellLater(c, r)
-	}
 }
 
 // endWork gives w back, and notes whether something is due, unless a panic has cut it short:
