@@ -219,9 +219,6 @@ func (a *account) isFinal(bucket int64) bool {
 // hasRead reports whether a slot isn't older than those that were read.
 func (a *account) hasRead(bucket int64) bool { return a.top-bucket <= int64(a.first) }
 
-// reopen notes that a slot has changed, and may go on to.
-func (a *account) reopen(bucket int64) { a.final = max(a.final, a.ageOf(bucket-1)) }
-
 // fresh reports whether what is known may be relied on at now.
 func (a *account) fresh(now int64) bool {
 	age := now - a.verified
@@ -319,13 +316,6 @@ func (a *account) standsFor(bucket, cost int64) (here, later int64) {
 	}
 	later = ledger.StandsFor(cost, a.owed.share)
 	return max(cost, min(later, ledger.StandsFor(d.cost+cost, a.owed.share)-d.cost-d.more)), later
-}
-
-// expectUntil notes that the store has answered: the others have until then to tell it what they owe.
-func (a *account) expectUntil(until int64) {
-	if u := a.owed; u != nil && u.until == 0 {
-		u.until = until
-	}
 }
 
 // telling returns the latest due beside which others may have still to tell what they have

@@ -135,7 +135,7 @@ func (w *work) duesTold() (err error) {
 		if s == nil {
 			s = new(slot) // nobody looks at it any more
 		}
-		a.reopen(d.bucket)
+		a.final = max(a.final, a.ageOf(d.bucket-1)) // the slot may go on to change
 		switch o := ledger.OutcomeOf(added.Err); {
 		case o == ledger.Done:
 			a.owe(d.bucket, -d.cost, d.at)

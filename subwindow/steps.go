@@ -22,7 +22,7 @@ const mostSteps = 64
 func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledger.Batch[account]) {
 	w.a, w.calls = a, batch.Calls()
 	w.deadline, _ = ctx.Deadline()
-	w.pending, w.lost, w.counted, w.untellable, w.repairs, w.flown = w.pending[:0], w.lost[:0], false, false, false, nil
+	w.lost, w.untellable, w.repairs, w.flown = w.lost[:0], false, false, nil
 	w.name(a, client)
 	w.nextSlot()
 }
@@ -70,14 +70,11 @@ func (w *work) Next() ledger.Step {
 func (w *work) Finish() (more bool, flown []ledger.Flown) {
 	a := w.a
 	w.reach()
-	var err error
-	if w.step != stepTell {
-		err = w.added[0].Err
-	} else {
-		err = w.duesTold()
-	}
+	err := w.added[0].Err
 	switch {
-	case err != nil || w.step == stepTell:
+	case w.step == stepTell:
+		err = w.duesTold()
+	case err != nil:
 	case w.step == stepCount:
 		w.tally(w.added[0].Count)
 	case w.step == stepRepair:
@@ -95,7 +92,9 @@ func (w *work) Finish() (more bool, flown []ledger.Flown) {
 	}
 	switch {
 	case err == nil && w.steps < mostSteps:
-		a.expectUntil(w.now + int64(w.options.Telling()))
+		if u := a.owed; u != nil && u.until == 0 { // the store has answered: so long others have to tell it what they owe
+			u.until = w.now + int64(w.options.Telling())
+		}
 		return true, nil
 	case errors.Is(err, counters.ErrLost) && w.steps < mostSteps:
 		a.flight, a.doubtful = nil, true
