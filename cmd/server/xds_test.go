@@ -264,32 +264,88 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
+// A watching weir has an xDS server of its own.
+type watching struct {
+	*running
+	ads    *servertest.ADS
+	number int
+	last   string // what was wrong
+}
+
+// startWatching puts a limit of 0 in force.
+func startWatching(t *testing.T) *watching {
+	t.Helper()
+	ads, _ := servertest.StartADS(t, "", nil)
+	w := &watching{running: startProgram(t, "-envoy-xds", ads.Addr), ads: ads}
+	require.Empty(t, w.put(t, domain("d", perDay("k", 0))))
+	w.requireInForce(t)
+	return w
+}
+
+// put sends a set and returns what is wrong with it.
+func (w *watching) put(t *testing.T, configs ...*ratelimit.RateLimitConfig) string {
+	t.Helper()
+	w.number++
+	w.ads.Set(t, fmt.Sprint(w.number), configs...)
+	for {
+		version, wrong := w.ads.NextAck(t)
+		if wrong != "" && wrong != w.last || version == fmt.Sprint(w.number) { // that before may be refused again
+			w.last = wrong
+			return wrong
+		}
+	}
+}
+
+func (w *watching) requireInForce(t *testing.T) {
+	t.Helper()
+	require.Equal(t, http.StatusTooManyRequests, w.envoyStatus(t, "k"))
+	w.requireReady(t, true)
+}
+
 // Whatever a server sends, weir says in few words what is wrong with it, goes on by what it had,
 // and takes the next set.
 func TestHostileSetsOverXDS(t *testing.T) {
 	racetest.Sequential(t)
 	t.Parallel()
-	ads, _ := servertest.StartADS(t, "", nil)
-	r := startProgram(t, "-envoy-xds", ads.Addr)
-	number, last := 0, ""
-	put := func(configs ...*ratelimit.RateLimitConfig) string {
-		number++
-		ads.Set(t, fmt.Sprint(number), configs...)
-		for {
-			version, wrong := ads.NextAck(t)
-			if wrong != "" && wrong != last || version == fmt.Sprint(number) { // that before may be refused again
-				last = wrong
-				return wrong
-			}
-		}
+	long, deep, many := perDay(strings.Repeat("k", 5<<20), 1), perDay("k", 0), domain("d")
+	long.RateLimit.Unit = ratelimit.RateLimitUnit_UNKNOWN
+	for range 40 {
+		deep = &ratelimit.RateLimitDescriptor{Key: "k", Descriptors: []*ratelimit.RateLimitDescriptor{deep}}
 	}
-	inForce := func() {
-		t.Helper()
-		assert.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "k"))
-		r.requireReady(t, true)
+	for i := range 100_001 {
+		many.Descriptors = append(many.Descriptors, perDay(fmt.Sprint(i), 1))
 	}
-	require.Empty(t, put(domain("d", perDay("k", 0))))
-	inForce()
+	twice := domain("d", perDay("k", 0))
+	for name, set := range map[string]struct {
+		wrong   string
+		configs []*ratelimit.RateLimitConfig
+	}{
+		"a long key":              {`unit "" must be`, []*ratelimit.RateLimitConfig{domain("d", long)}},
+		"a deep descriptor":       {"32", []*ratelimit.RateLimitConfig{domain("d", deep)}},
+		"many descriptors":        {"100000", []*ratelimit.RateLimitConfig{many}},
+		"nothing":                 {"domain is missing", []*ratelimit.RateLimitConfig{{}}},
+		"a descriptor of nothing": {"has no key", []*ratelimit.RateLimitConfig{domain("d", nil)}},
+		"a resource twice":        {`"k"`, []*ratelimit.RateLimitConfig{twice, twice}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // the next set is taken seconds after one that was refused
+			w := startWatching(t)
+			wrong := w.put(t, set.configs...)
+			assert.Contains(t, wrong, set.wrong)
+			assert.Less(t, len(wrong), 2000)
+			w.requireInForce(t)
+			require.Empty(t, w.put(t, domain("d", perDay("k", 0), perDay("l", 0))))
+			w.requireInForce(t)
+			assert.Equal(t, http.StatusTooManyRequests, w.envoyStatus(t, "l"))
+		})
+	}
+}
+
+// What is odd in a set, and not wrong, means what it does in a file.
+func TestOddSetsOverXDS(t *testing.T) {
+	racetest.Sequential(t)
+	t.Parallel()
+	w := startWatching(t)
 
 	// Any text can be a key, a value or metadata.
 	odd := "a\x00\t\n\r\x1b\x7f\u0080\u0085\u009f\u2028\u2029\ufeff\U0001f600 \"'\\: #- {}[]&*!|>%@`"
@@ -297,69 +353,46 @@ func TestHostileSetsOverXDS(t *testing.T) {
 	require.NoError(t, err)
 	d := perDay(odd, 0)
 	d.Value, d.Metadata, d.RateLimit.Name = odd, metadata, odd
-	require.Empty(t, put(domain("d", d, perDay("k", 0))))
-	inForce()
+	require.Empty(t, w.put(t, domain("d", d, perDay("k", 0))))
+	w.requireInForce(t)
 	body, err := json.Marshal(map[string]any{"domain": "d", "descriptors": []any{map[string]any{"entries": []any{map[string]any{"key": odd, "value": odd}}}}})
 	require.NoError(t, err)
-	assert.Equal(t, http.StatusTooManyRequests, r.Ask(t, http.MethodPost, "/json", "application/json", string(body)).Status)
+	assert.Equal(t, http.StatusTooManyRequests, w.Ask(t, http.MethodPost, "/json", "application/json", string(body)).Status)
 
 	// Metadata means what it does in a file.
 	bucket := perDay("k", 0)
 	bucket.Metadata, err = structpb.NewStruct(map[string]any{"weir": map[string]any{"algorithm": "token_bucket"}})
 	require.NoError(t, err)
-	require.Empty(t, put(domain("d", bucket)))
-	_, listed := r.Get(t, "/v1/policies/envoy")
+	require.Empty(t, w.put(t, domain("d", bucket)))
+	_, listed := w.Get(t, "/v1/policies/envoy")
 	assert.Contains(t, listed, `"token_bucket"`)
-	inForce()
-
-	// What is wrong may be long.
-	long := perDay(strings.Repeat("k", 5<<20), 1)
-	long.RateLimit.Unit = ratelimit.RateLimitUnit_UNKNOWN
-	wrong := put(domain("d", long))
-	assert.Contains(t, wrong, "unit \"\" must be")
-	assert.Less(t, len(wrong), 2000)
-	inForce()
-	deep := perDay("k", 0)
-	for range 40 {
-		deep = &ratelimit.RateLimitDescriptor{Key: "k", Descriptors: []*ratelimit.RateLimitDescriptor{deep}}
-	}
-	assert.Contains(t, put(domain("d", deep)), "32")
-	many := domain("d")
-	for i := range 100_001 {
-		many.Descriptors = append(many.Descriptors, perDay(fmt.Sprint(i), 1))
-	}
-	assert.Contains(t, put(many), "100000")
-	assert.NotEmpty(t, put(new(ratelimit.RateLimitConfig)))
-	assert.NotEmpty(t, put(domain("d", nil)))
-	inForce()
+	w.requireInForce(t)
 
 	// Resources of one domain are one domain.
 	one, two := domain("d", perDay("k", 0)), domain("d", perDay("l", 0))
 	two.Name = "another"
-	require.Empty(t, put(one, two))
-	inForce()
-	assert.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "l"))
+	require.Empty(t, w.put(t, one, two))
+	w.requireInForce(t)
+	assert.Equal(t, http.StatusTooManyRequests, w.envoyStatus(t, "l"))
 	two.Name = "d"
-	require.Empty(t, put(two, one))
-	inForce()
-	assert.Contains(t, put(one, one), `"k"`)
-	inForce()
+	require.Empty(t, w.put(t, two, one))
+	w.requireInForce(t)
 
 	// More than gRPC takes ends the stream.
-	huge, streams := domain("d", perDay("k", 5)), ads.Streams()
+	huge, streams := domain("d", perDay("k", 5)), w.ads.Streams()
 	huge.Descriptors[0].RateLimit.Name = strings.Repeat("n", 65<<20)
-	number++
-	ads.Set(t, fmt.Sprint(number), huge)
-	r.log.Wait(t, "ResourceExhausted")
-	inForce()
-	require.Empty(t, put(domain("d", perDay("k", 0), perDay("m", 1))))
-	assert.Greater(t, ads.Streams(), streams)
-	inForce()
+	w.number++
+	w.ads.Set(t, fmt.Sprint(w.number), huge)
+	w.log.Wait(t, "ResourceExhausted")
+	w.requireInForce(t)
+	require.Empty(t, w.put(t, domain("d", perDay("k", 0), perDay("m", 1))))
+	assert.Greater(t, w.ads.Streams(), streams)
+	w.requireInForce(t)
 
 	// A server may take all limits away.
-	require.Empty(t, put())
-	assert.Equal(t, http.StatusOK, r.envoyStatus(t, "k"))
-	r.requireReady(t, true)
-	require.Empty(t, put(domain("d", perDay("k", 0))))
-	inForce()
+	require.Empty(t, w.put(t))
+	assert.Equal(t, http.StatusOK, w.envoyStatus(t, "k"))
+	w.requireReady(t, true)
+	require.Empty(t, w.put(t, domain("d", perDay("k", 0))))
+	w.requireInForce(t)
 }
