@@ -72,7 +72,7 @@ func TestPlacesOutliveWhatMemcachedLoses(t *testing.T) {
 		var asking sync.WaitGroup
 		for i := range 12 {
 			asking.Go(func() {
-				for j := range 10 {
+				for j := range int(racetest.Some(10)) {
 					r := instances[i%3].acquire(t)
 					if !r.Allowed {
 						continue

@@ -15,6 +15,7 @@ import (
 
 	"weir/api/policy"
 	"weir/counters"
+	"weir/counters/racetest"
 )
 
 // While the store is gone a client is reset here at once, and there as soon as
@@ -98,6 +99,7 @@ func TestTheLatestResetWaits(t *testing.T) {
 
 // Those of policies that are gone have nothing to reset any more.
 func TestResetsThatWaitAreBounded(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	s := newService(newPolicy("api", fixed("limit", 2, time.Hour)), newPolicy("gone", fixed("limit", 2, time.Hour)))
 	s.store.failWith(counters.ErrTimeout)

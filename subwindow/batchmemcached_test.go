@@ -16,6 +16,7 @@ import (
 	"weir/counters/limitertest"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
+	"weir/counters/racetest"
 	"weir/subwindow"
 )
 
@@ -158,7 +159,7 @@ func TestBatchesRepayWhileTheirServerStalls(t *testing.T) {
 				require.Eventually(t, func() bool { return decided.Load() >= end }, time.Minute, time.Millisecond)
 			}
 			defer over.Store(true)
-			for range 10 {
+			for range racetest.Some(10) {
 				awaitUpTo(4*clients, &together)
 				server.Pause()
 				awaitUpTo(2*clients, &alone)

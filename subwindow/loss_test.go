@@ -21,6 +21,7 @@ import (
 	"weir/counters/limitertest"
 	"weir/counters/memcachedtest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 	"weir/subwindow"
 )
 
@@ -146,6 +147,7 @@ func (by way) TestOneProcessAdmitsTheLimitWhateverItsServerLoses(t *testing.T) {
 // Four processes that are asked in turn know of all but the last three
 // admissions.
 func (by way) TestFourProcessesPutBackWhatTheirServerLoses(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	forEachLoss(t, func(t *testing.T, server *memcachedtest.Server, w subwindow.Window, lose func()) {
 		const limit = 100
@@ -170,6 +172,7 @@ func (by way) TestFourProcessesPutBackWhatTheirServerLoses(t *testing.T) {
 
 // Memcached evicts single keys, in any order.
 func (by way) TestOneProcessAdmitsTheLimitWhateverIsEvicted(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
@@ -199,6 +202,7 @@ func (by way) TestOneProcessAdmitsTheLimitWhateverIsEvicted(t *testing.T) {
 // A reset just before a loss holds where it was asked for, and one just after
 // it everywhere.
 func (by way) TestALossUndoesNoReset(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	forEachLoss(t, func(t *testing.T, server *memcachedtest.Server, w subwindow.Window, lose func()) {
 		const limit = 10
