@@ -40,8 +40,8 @@ func (s *Server) checkBatch(c echo.Context) error {
 	})
 }
 
-// appendOutcomes appends the body with the outcomes, whose answers must not be
-// used any more.
+// appendOutcomes appends the body with the outcomes, which must not be used any more,
+// nor their answers.
 func (s *Server) appendOutcomes(c echo.Context, b []byte, outcomes []decide.Outcome) []byte {
 	b = append(slices.Grow(b, len(outcomes)*resultBytes), `{"results":[`...)
 	var last error
@@ -58,6 +58,9 @@ func (s *Server) appendOutcomes(c echo.Context, b []byte, outcomes []decide.Outc
 			result, _ = json.Marshal(s.problemOf(o.Err, c)) // can't fail for a problem
 		}
 		b = append(b, result...)
+	}
+	if last == nil { // else a panic may have left others at work
+		decide.Release(outcomes)
 	}
 	return append(b, "]}\n"...)
 }

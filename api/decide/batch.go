@@ -6,18 +6,20 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"slices"
+
+	"weir/counters"
 )
 
 // Batch decides at most MaxBatch checks, each by itself, and returns their outcomes
-// in their order. Checks of one client are made in their order. When caller ends,
-// those that haven't begun are left.
+// in their order, until they are released. Checks of one client are made in their order. When
+// caller ends, those that haven't begun are left.
 //
 // Those that are the only ones of their clients and policies ask limit by limit, many
 // together. The others are decided one by one.
 func (e *Engine) Batch(caller context.Context, checks []Check) []Outcome {
 	now, ctx, leave := e.enter(caller, len(checks))
 	defer leave()
-	outcomes := make([]Outcome, len(checks))
+	outcomes := outcomeScratch.Get(len(checks))
 	firsts, next := groupByClient(checks)
 	t := e.newIndependent(ctx, now, len(firsts), func(i int, o Outcome) {
 		outcomes[i] = o
@@ -35,8 +37,20 @@ func (e *Engine) Batch(caller context.Context, checks []Check) []Outcome {
 		t.alone.Go(func() { t.decideGroup(checks, i, next) })
 	}
 	t.end()
+	numberScratch.Put(firsts)
+	numberScratch.Put(next)
 	return outcomes
 }
+
+var (
+	outcomeScratch counters.Scratch[Outcome]
+	numberScratch  counters.Scratch[int]
+	hashScratch    counters.Scratch[int32]
+)
+
+// Release makes outcomes, which Batch has returned, available to another: they must not be
+// used any more. Their answers are released by themselves.
+func Release(outcomes []Outcome) { outcomeScratch.Put(outcomes) }
 
 // asksManyFirst reports whether d, which may be nil, has no limit, or a first one that can be
 // asked for many clients together.
@@ -50,8 +64,8 @@ var clientSeed, policySeed = maphash.MakeSeed(), maphash.MakeSeed()
 // check the number of the next one of the same client and policy, or 0.
 func groupByClient(checks []Check) (firsts, next []int) {
 	// A map of clients and policies would take four times as long.
-	last := make([]int32, 2<<bits.Len(uint(len(checks)))) // numbers of checks, plus 1, where their clients hash to
-	firsts, next = make([]int, 0, len(checks)), make([]int, len(checks))
+	last := hashScratch.Get(2 << bits.Len(uint(len(checks)))) // numbers of checks, plus 1, where their clients hash to
+	firsts, next = numberScratch.Get(len(checks))[:0], numberScratch.Get(len(checks))
 	var policy string
 	inPolicy := maphash.String(policySeed, policy)
 	for i := range checks {
@@ -74,6 +88,7 @@ func groupByClient(checks []Check) (firsts, next []int) {
 		}
 		last[at] = int32(i + 1)
 	}
+	hashScratch.Put(last)
 	return firsts, next
 }
 

@@ -95,8 +95,12 @@ func (r *run) wait() {
 func (r *run) waitFor(limiter manyTaker, one *asking) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.waiting[limiter] = append(r.waiting[limiter], one)
-	return len(r.waiting[limiter])
+	waiting := r.waiting[limiter]
+	if waiting == nil {
+		waiting = waitingScratch.Get(0)
+	}
+	r.waiting[limiter] = append(waiting, one)
+	return len(waiting) + 1
 }
 
 // askWaiting lets the waiting askings ask: those of one limiter here, if it may wait for the
@@ -145,10 +149,16 @@ func (r *run) askSoon() {
 	}
 }
 
+var (
+	askingScratch  counters.Scratch[asking]
+	waitingScratch counters.Scratch[*asking]
+	requestScratch counters.Scratch[counters.Request]
+)
+
 // askTogether asks a limiter for many clients. If it panics, the checks that have no answer
 // yet fail.
 func (r *run) askTogether(limiter manyTaker, askings []*asking) {
-	requests, told := make([]counters.Request, len(askings)), make([]bool, len(askings))
+	requests, told := requestScratch.Get(len(askings)), make([]bool, len(askings))
 	for i, one := range askings {
 		l := &one.limits[one.next]
 		l.asked, requests[i] = true, l.request(r.at(one))
@@ -164,7 +174,10 @@ func (r *run) askTogether(limiter manyTaker, askings []*asking) {
 				one.err = p
 			}
 		}
+		return
 	}
+	requestScratch.Put(requests)
+	waitingScratch.Put(askings)
 }
 
 // taken goes on with an asking whose limit has been asked, or has to be asked by

@@ -157,6 +157,41 @@ func TestAPanicInAnExchange(t *testing.T) {
 	assert.PanicsWithError(t, "a bug", func() { _, _ = e.All(t.Context(), checks) })
 }
 
+// A lateLimiter panics when it is first asked. The next time, the one that has panicked goes on
+// before.
+type lateLimiter struct {
+	*manyLimiter
+	late func()
+}
+
+func (l *lateLimiter) TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken)) {
+	if l.late == nil {
+		l.late = func() {
+			for i := range requests {
+				done(i, counters.Taken{Done: true})
+			}
+		}
+		panic("a bug")
+	}
+	l.late()
+	l.manyLimiter.TakeMany(ctx, requests, done)
+}
+
+// Who is still at work after a panic doesn't disturb later batches.
+func TestWhoGoesOnAfterAPanic(t *testing.T) {
+	e, limiter := newEngine(t)
+	e.deciders["user"].Policy.Limits[0].Limiter = &lateLimiter{manyLimiter: limiter}
+	checks := checksOf("user", clients...)
+	for _, o := range e.Batch(t.Context(), checks) {
+		require.EqualError(t, o.Err, "a bug")
+	}
+	for _, o := range e.Batch(t.Context(), checks) {
+		require.NoError(t, o.Err)
+		assert.True(t, o.Allowed)
+		assert.EqualValues(t, 4, o.Limits[0].Remaining)
+	}
+}
+
 // A check whose outcome can't be told is told to have panicked: somebody waits for it.
 func TestAPanicOfWhoIsTold(t *testing.T) {
 	t.Parallel()

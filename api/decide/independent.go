@@ -72,7 +72,7 @@ type independentChecks struct {
 
 // newIndependent returns what takes at most n checks. It calls done as Engine.CheckMany does.
 func (e *Engine) newIndependent(ctx *counters.Deadline, now time.Time, n int, done func(i int, o Outcome)) *independentChecks {
-	t := &independentChecks{run: newRun(ctx, now, e.StoreTimeout, 1), Engine: e, askings: make([]asking, 0, n), done: done}
+	t := &independentChecks{run: newRun(ctx, now, e.StoreTimeout, 1), Engine: e, askings: askingScratch.Get(n)[:0], done: done}
 	t.by = t
 	return t
 }
@@ -116,12 +116,17 @@ func (t *independentChecks) finish(one *asking) {
 	one.told = true
 }
 
-// end waits for all outcomes, and tells those that haven't been told.
+// end waits for all outcomes, and tells those that haven't been told. t isn't used any more.
 func (t *independentChecks) end() {
 	t.wait()
+	told := true
 	for i := range t.askings {
 		if one := &t.askings[i]; !one.told {
 			t.done(one.number, Outcome{one.Answer, one.err})
+			told = false
 		}
+	}
+	if told { // else a panic may have left others at work
+		askingScratch.Put(t.askings)
 	}
 }

@@ -3,7 +3,6 @@ package telemetry
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -82,6 +81,7 @@ func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begi
 		}
 		return done(i, added, err)
 	})
+	exchangeScratch.Put(exchanges)
 }
 
 func (s *instrumentedManyStore) SwapMany(ctx context.Context, keys []string, begin func(i int) (counters.Replacement, counters.Turn), done func(i int, now counters.State, swapped bool, err error) (again bool)) {
@@ -97,11 +97,18 @@ func (s *instrumentedManyStore) SwapMany(ctx context.Context, keys []string, beg
 		s.doneOne(exchanges[i].swap, keys[i], exchanges[i].begun, err)
 		return done(i, now, swapped, err)
 	})
+	exchangeScratch.Put(exchanges)
 }
+
+var exchangeScratch counters.Scratch[exchange]
 
 // begunNow returns n exchanges of which none has been begun by itself yet.
 func begunNow(n int) []exchange {
-	return slices.Repeat([]exchange{{begun: time.Now(), swap: opSwap}}, n)
+	exchanges, none := exchangeScratch.Get(n), exchange{begun: time.Now(), swap: opSwap}
+	for i := range exchanges {
+		exchanges[i] = none
+	}
+	return exchanges
 }
 
 // doneOne is done for one of many operations.

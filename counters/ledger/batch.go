@@ -23,6 +23,8 @@ type ManyBook[A any] struct {
 
 	mu      sync.Mutex
 	refunds []refund[A] // of which the store is told together
+
+	groups counters.Scratch[group[A]]
 }
 
 // A Many is the calls of many clients whose exchanges go together.
@@ -191,17 +193,23 @@ func (b *ManyBook[A]) ended(f *refund[A], panicked any) {
 func (b *ManyBook[A]) many(ctx context.Context, kind Kind, requests []counters.Request, done func(i int, t counters.Taken)) *Many[A] {
 	return &Many[A]{
 		ManyBook: b, ctx: ctx, kind: kind, requests: requests, done: done,
-		groups: make([]group[A], 0, len(requests)), Keys: make([]string, 0, len(requests)),
+		groups: b.groups.Get(len(requests))[:0], Keys: keyScratch.Get(len(requests))[:0],
 		slow: counters.SlowWorkers(b.config.Options.StoreTimeout),
 	}
 }
 
-// ask has the store asked, and returns when all calls are answered.
+var keyScratch counters.Scratch[string]
+
+// ask has the store asked, and returns when all calls are answered. m isn't used any more.
 func (m *Many[A]) ask() {
-	defer m.end()
-	if len(m.Keys) > 0 {
-		m.Ask(m.ctx, m)
-	}
+	func() {
+		defer m.end()
+		if len(m.Keys) > 0 {
+			m.Ask(m.ctx, m)
+		}
+	}()
+	m.ManyBook.groups.Put(m.groups)
+	keyScratch.Put(m.Keys)
 }
 
 // add notes that the store is to be asked for the request of that number, of that client.

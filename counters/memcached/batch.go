@@ -33,6 +33,9 @@ func (s *Store) doMany(keys []string, many *many) {
 		return
 	}
 	shares := make([]share, len(m.backends))
+	for i := range shares {
+		shares[i].waiting = make([]int, 0, len(keys)/len(shares))
+	}
 	for i, key := range keys {
 		share := &shares[m.ring.pick(key)]
 		share.waiting = append(share.waiting, i)
