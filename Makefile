@@ -2,7 +2,7 @@
 # what the tests start, or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: quick test processes racing plain plain-core plain-api experiments lint setup bench histories soak fuzz console-pictures module release
+.PHONY: quick test processes racing plain plain-core plain-api plain-counters experiments lint setup bench histories soak fuzz console-pictures module release
 
 # The daily round. It needs no program but Go.
 quick: lint
@@ -12,7 +12,7 @@ quick: lint
 # Tests of these packages, where goroutines meet, run with the race detector. They run without
 # it too, as all others do, if it leaves out some of the package: by racetest.Sequential, or by a
 # build tag. Two parts run at a time: with three, tests that depend on time fail now and then. The
-# longest begin, and plain comes in halves, so that both end together. lint vets all.
+# longest begin, and plain comes in thirds, so that both end together. lint vets all.
 RACING = ./api ./api/client/... ./api/decide ./api/envoy/... ./api/fleet ./api/overrides ./api/plain \
 	./bench/internal/loadgen ./bench/internal/testbed ./cas ./cmd/server ./counters/... ./subwindow
 RACING_WHOLE = $(shell go list -race -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}} {{.IgnoredGoFiles}}' \
@@ -36,14 +36,17 @@ processes:
 racing:
 	GORACE=atexit_sleep_ms=0 $(LAZY_BUILD) -race $(RACING)
 
-plain: lint plain-core plain-api
+plain: lint plain-core plain-api plain-counters
 
 plain-core:
-	$(LAZY) $(GO_TEST) $(filter-out $(shell go list ./api/... ./bench/... ./cmd/server/e2e),$(call without_race,./...))
+	$(LAZY) $(GO_TEST) $(filter-out $(shell go list ./api/... ./bench/... ./cmd/server/e2e ./counters/... ./subwindow),$(call without_race,./...))
 	go -C deploy/manifests test -count=1 -vet=off ./... # go doesn't see when files above a module change
 
 plain-api:
 	$(LAZY) $(GO_TEST) $(call without_race,./api/...)
+
+plain-counters:
+	$(LAZY) $(GO_TEST) $(call without_race,./counters/... ./subwindow)
 
 experiments:
 	$(LAZY) $(subst -p 1,-p 2,$(GO_TEST)) $(call without_race,./bench/...)
