@@ -1,6 +1,8 @@
 # make test needs nothing but Go on a Debian or Ubuntu machine: it finds
 # what the tests start, or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# Another clone or work tree finds in go's cache what this one has compiled.
+export GOFLAGS := -trimpath $(shell go env GOFLAGS)
 
 .PHONY: quick test processes racing plain plain-core plain-api plain-counters experiments lint setup bench histories soak fuzz console-pictures module release
 
