@@ -184,6 +184,9 @@ func (b bucket) fuller(present, known bucketState, r counters.Request) (bucketSt
 	if !k.exceeds(&s) {
 		return present, false
 	}
+	if s.empty() {
+		return known, true
+	}
 	k.time, k.total = max(k.time, s.time), max(k.total, s.total)
 	return k, true
 }
