@@ -178,9 +178,9 @@ func (b bucket) undrained(d *debt, at, more int64) bucketState {
 
 // fuller returns the state with the higher level.
 func (b bucket) fuller(present, known bucketState, r counters.Request) (bucketState, bool) {
-	s, k := present, known
-	b.advance(&s, r.Now.UnixNano(), r.Limit)
-	b.advance(&k, r.Now.UnixNano(), r.Limit)
+	s, k := present.in(b.window), known.in(b.window) // whatever a lower limit would make of them
+	b.drain(&s, r.Now.UnixNano(), r.Limit)
+	b.drain(&k, r.Now.UnixNano(), r.Limit)
 	if !k.exceeds(&s) {
 		return present, false
 	}

@@ -40,3 +40,26 @@ func TestALossThatAnotherLimitFinds(t *testing.T) {
 		})
 	}
 }
+
+// So it is where others have come in since: a check by a lower limit is denied by both buckets, and
+// forgets nothing of the fuller one.
+func TestALossThatALowerLimitFindsBesideWhatIsNew(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil)
+	here, err := NewTokenBucket(store, time.Hour, 0, testConfig(10))
+	require.NoError(t, err)
+	there, err := NewTokenBucket(store, time.Hour, 0, testConfig(10))
+	require.NoError(t, err)
+	r := counters.Request{Client: "c", Cost: 900, Limit: 1000, Now: clock(t, "12:00:01")}
+	take := func(l *TokenBucket, cost, limit int64) counters.Decision {
+		r.Cost, r.Limit, r.Now = cost, limit, r.Now.Add(time.Second)
+		d, err := l.Take(unhurried, r)
+		require.NoError(t, err)
+		return d
+	}
+	require.True(t, take(here, 900, 1000).Allowed)
+	require.NoError(t, store.Delete(t.Context(), []string{testKeys.StateKey("c")}))
+	require.True(t, take(there, 20, 1000).Allowed)
+	require.False(t, take(here, 1, 10).Allowed)
+	assert.LessOrEqual(t, take(there, 0, 1000).Remaining, int64(100))
+}
