@@ -330,7 +330,7 @@ func (b *Batch[Q, R]) Fail(cause any) {
 		err = fmt.Errorf("%w: %v", err, cause)
 	}
 	for _, call := range b.calls {
-		if call.state.Load() != answered {
+		if call.state.Load() < answered { // who has left may be reading its answer
 			var none R
 			call.Answer(none, err)
 		}

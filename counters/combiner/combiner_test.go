@@ -644,6 +644,28 @@ func TestCombinerLeaderFails(t *testing.T) {
 	}
 }
 
+// Who has its answer leaves with that, and what a leader that crashes later says is no longer for it.
+// (The race detector sees if it is.)
+func TestCombinerLeaderFailsAfterWhoWasAnsweredHasLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness()
+		h.call(t.Context(), "k", 1)
+		first := <-h.turns
+		b := h.call(within(time.Second), "k", 2)
+		join(first.batch)
+		first.finish(func() {
+			require.True(t, first.batch.Calls()[1].Answer(20, nil))
+			time.Sleep(2 * time.Second)
+			panic("boom")
+		})
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		requireAnswer(t, 20, b)
+		h.requireIdle(t)
+	})
+}
+
 // A move is one step of a random timeline.
 type move struct {
 	Kind   string
