@@ -844,7 +844,6 @@ func (by way) TestAFollowerOfAContendedLeaderIsDenied(t *testing.T) {
 // Processes that are a millisecond away from the store, more or less, and ask
 // for the same client all the time, all get their turn.
 func TestProcessesTakeTurns(t *testing.T) {
-	racetest.Sequential(t)
 	const roundTrip, length = time.Millisecond, 2 * time.Second
 	for i := range 8 {
 		processes := []int{8, 2}[i/4]

@@ -8,7 +8,7 @@ import (
 	"weir/counters"
 )
 
-// Whatever was put, what is got is zero, as far as it is long, and as far as it can be appended to.
+// Whatever was put back, the elements that are got are zero, and so is the room behind them.
 func TestScratchIsZero(t *testing.T) {
 	t.Parallel()
 	var s counters.Scratch[*int]

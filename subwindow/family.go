@@ -40,7 +40,8 @@ func (f *family) change(a *account, now int64) counters.Addition {
 func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, known, fresh bool) {
 	p := f.window.positionAt(r.Now)
 	var few [64]int64
-	expects := a.owed != nil && (a.owed.until == 0 || p.now <= a.owed.until) // who looks ahead forgets nothing
+	// When others have told what they owe it is forgotten, but not here: a look may be ahead of time.
+	expects := a.owed != nil && (a.owed.until == 0 || p.now <= a.owed.until)
 	use := a.believe(p, expects, few[:0])
 	known = a.fresh(p.now)
 	telling, _ := a.telling() // what is for others ends before the slots do
