@@ -83,106 +83,14 @@ const textFormat, jsonFormat = "text", "json"
 // has what is right, which says how to log the error.
 func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	cfg := &config{}
-	fs := flag.NewFlagSet("server", flag.ContinueOnError)
+	fs := flagSet{flag.NewFlagSet("server", flag.ContinueOnError)}
 	fs.SetOutput(io.Discard)
-	duration := func(into *time.Duration, name string, value time.Duration, usage string) {
-		*into = value
-		fs.Func(name, fmt.Sprintf("%s (default %v)", usage, value), func(s string) error {
-			d, err := time.ParseDuration(s)
-			if err != nil {
-				return errors.New("must be a duration such as 50ms or 10s")
-			}
-			*into = d
-			return nil
-		})
-	}
-	boolean := func(into *bool, name, usage string) {
-		fs.BoolFunc(name, usage, func(s string) (err error) {
-			if *into, err = strconv.ParseBool(s); err != nil {
-				if err = errors.New("must be true or false"); name == "validate" {
-					err = fmt.Errorf("%w; a file goes behind it, as in -validate policies.yaml", err)
-				}
-			}
-			return err
-		})
-	}
-	fs.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "`address` to serve HTTP on")
-	fs.StringVar(&cfg.http, "http", plainHTTP, "`what` reads HTTP: plain, weir itself where a request is plain and Go's net/http where it isn't, or net, net/http alone")
-	fs.StringVar(&cfg.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
-	fs.StringVar(&cfg.grpcListen, "grpc-listen", "", "`address` to serve Envoy's rate limit service on, by gRPC: host:port, or unix:/path/to.sock (default: none)")
-	duration(&cfg.grpcAge, "grpc-max-connection-age", 24*time.Hour, "how `long` a connection of gRPC may last, 0 for any time")
-	fs.StringVar(&cfg.envoyConfig, "envoy-config", "", "`file` or folder of files in the format of envoyproxy/ratelimit, YAML (default: none)")
-	boolean(&cfg.envoyEnv, "envoy-env", "take the environment variables of envoyproxy/ratelimit, where no flag and no variable of weir's says otherwise; -validate prints them as flags")
-	fs.StringVar(&cfg.envoyXDS.server, "envoy-xds", "", "`address` of an xDS server that sends limits for Envoy, in the place of -envoy-config (default: none)")
-	fs.StringVar(&cfg.envoyXDS.node, "envoy-xds-node", defaultXDSNode, "`id` of the node by which the xDS server knows weir")
-	duration(&cfg.envoyXDS.wait, "envoy-xds-wait", 0, "how `long` weir isn't ready without the first set of limits of -envoy-xds; 0s is until it has come")
-	boolean(&cfg.envoyXDS.tls, "envoy-xds-tls", "connect to the xDS server by TLS")
-	fs.StringVar(&cfg.envoyXDS.ca, "envoy-xds-ca", "", "PEM `file` of the authorities that vouch for the xDS server (default: the system's)")
-	fs.StringVar(&cfg.envoyXDS.cert, "envoy-xds-cert", "", "PEM `file` of the certificate to show the xDS server")
-	fs.StringVar(&cfg.envoyXDS.key, "envoy-xds-key", "", "PEM `file` of the key of -envoy-xds-cert")
-	fs.StringVar(&cfg.envoyXDS.name, "envoy-xds-name", "", "`name` in the xDS server's certificate (default: that of -envoy-xds)")
-	fs.StringVar(&cfg.envoyOptions.Algorithm, "envoy-algorithm", "fixed_window", "`algorithm` of the limits for Envoy that name none")
-	boolean(&cfg.envoyOptions.CountDenied, "envoy-count-denied", "make denied requests count in all limits for Envoy that don't say otherwise; in a fixed_window they do anyway")
-	fs.StringVar(&cfg.envoyHeaders, "envoy-headers", string(envoy.Draft11), "`headers` of Envoy's answers: draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset")
-	fs.StringVar((*string)(&cfg.envoyOptions.Mode), "envoy-mode", string(policyfile.EnvoyEnforce), "`mode` of all limits for Envoy: enforce; shadow, which denies nothing; or quota, which denies what all limits of a request deny")
-	fs.StringVar((*string)(&cfg.envoyOptions.OnStoreError), "envoy-on-store-error", string(policy.StoreErrorLocal), "`what` limits for Envoy that don't say otherwise do when the store can't decide: local, allow or deny")
-	boolean(&cfg.envoyMetadata, "envoy-dynamic-metadata", "answer Envoy with what was asked, and the metadata of limits that admit")
-	fs.StringVar(&cfg.envoyStatsd, "envoy-statsd", "", "`address` of a StatsD server that gets metrics by the names of envoyproxy/ratelimit, over UDP (default: none)")
-	fs.Func("envoy-statsd-tags", "`tags` that all metrics of -envoy-statsd have, such as env:prod,az:a (default: none)", func(s string) error {
-		cfg.envoyTags = splitList(s)
-		return nil
-	})
-	fs.Func("memcached", "Memcached `servers`, comma-separated, in any order: host:port, /path/to.sock, and what is looked up again every 10s: "+
-		"dns+host:port, dnssrv+_name._tcp.host, cluster+host:port (default: an embedded store)", func(s string) error {
-		if cfg.memcached = splitList(s); s != "" && len(cfg.memcached) == 0 {
-			return errors.New("must name a server, such as 127.0.0.1:11211, or be empty for an embedded store")
-		}
-		return nil
-	})
-	duration(&cfg.storeTimeout, "store-timeout", counters.DefaultTimeout, "the longest `time` a check waits for the store")
-	duration(&cfg.clockSkew, "clock-skew", counters.DefaultClockSkew, "the largest `difference` between the clocks of instances")
-	fs.StringVar(&cfg.keyPrefix, "key-prefix", counters.DefaultKeyPrefix, "`prefix` of all keys in the store")
-	cfg.viewClients = counters.DefaultClients
-	fs.Func("view-clients", fmt.Sprintf("how `many` clients are remembered per limit, at least 32 (default %d)", cfg.viewClients), func(s string) error {
-		n, err := strconv.ParseInt(s, 0, strconv.IntSize)
-		if err != nil {
-			return errors.New("must be a whole number such as 100000")
-		}
-		cfg.viewClients = int(n)
-		return nil
-	})
-	fs.StringVar(&cfg.decisionLog, "decision-log", "", "`file` that gets a line of JSON for each check, or - for the standard output")
-	fs.StringVar(&cfg.decisionSample, "decision-log-sample", "all", "which checks -decision-log gets: all, denied, or 1/n for each n-th")
-	boolean(&cfg.console, "console", "serve the page for operators at /console/; without -token-file, -listen must be loopback")
-	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one; \"check TOKEN\" may change nothing for others, and # begins whose it is")
-	cfg.proxies, _ = parseNetworks([]string{"127.0.0.0/8", "::1/128"})
-	fs.Func("trusted-proxies", "`CIDRs` whose X-Forwarded- headers count, comma-separated (default: loopback)", func(s string) (err error) {
-		cfg.proxies, err = parseNetworks(splitList(s))
-		return err
-	})
-	fs.StringVar(&cfg.tlsCert, "tls-cert", "", "PEM `file` of the certificate to serve HTTPS with")
-	fs.StringVar(&cfg.tlsKey, "tls-key", "", "PEM `file` of the key of -tls-cert")
-	fs.StringVar(&cfg.tlsClientCA, "tls-client-ca", "", "PEM `file` of the authorities of which clients need a certificate")
-	fs.StringVar(&cfg.grpcTLSCert, "grpc-tls-cert", "", "PEM `file` of the certificate for -grpc-listen alone, in the place of -tls-cert, -tls-key and -tls-client-ca")
-	fs.StringVar(&cfg.grpcTLSKey, "grpc-tls-key", "", "PEM `file` of the key of -grpc-tls-cert")
-	fs.StringVar(&cfg.grpcClientCA, "grpc-tls-client-ca", "", "PEM `file` of the authorities of which clients of -grpc-listen then need a certificate")
-	boolean(&cfg.memcachedTLS, "memcached-tls", "connect to Memcached by TLS")
-	fs.StringVar(&cfg.memcachedCA, "memcached-ca", "", "PEM `file` of the authorities that vouch for Memcached (default: the system's)")
-	fs.StringVar(&cfg.memcachedUser, "memcached-user-file", "", "`file` with the line user:password for Memcached, as Memcached's own -Y takes it")
-	duration(&cfg.shutdownGrace, "shutdown-grace", 10*time.Second, "how `long` requests under way may take after SIGTERM")
-	fs.Func("log-level", "`level`: debug, info, warn or error (default info)", func(s string) error {
-		if cfg.logLevel.UnmarshalText([]byte(s)) != nil {
-			return errors.New("must be debug, info, warn or error")
-		}
-		return nil
-	})
-	fs.StringVar(&cfg.logFormat, "log-format", textFormat, "`format`: text or json")
-	boolean(&cfg.logClients, "log-clients", "show the names of clients in debug logs and of those that are reset as they are, not hashed")
-	boolean(&cfg.validate, "validate", "check the policy file, the one named behind it or else that of -config, print what it means and exit")
-	boolean(&cfg.healthcheck, "healthcheck", "ask the instance that runs with the same -listen, -tls-cert and -tls-key whether it is well, and exit with 0 or 1")
-	boolean(&cfg.version, "version", "print the version and exit")
+	cfg.defineProcess(fs)
+	cfg.defineCallers(fs)
+	cfg.defineEnvoy(fs)
+	cfg.defineStore(fs)
 
-	err := errors.Join(setFromEnvironment(fs, environment), cfg.parseArgs(fs, args))
+	err := errors.Join(setFromEnvironment(fs.FlagSet, environment), cfg.parseArgs(fs.FlagSet, args))
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintln(out, "weir is a rate limiting service on Memcached. Each flag can be given as an\nenvironment variable, as in WEIR_STORE_TIMEOUT.")
@@ -192,11 +100,128 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	case err != nil || cfg.version:
 		return cfg, err
 	case cfg.envoyEnv:
-		if err := cfg.setFromEnvoy(fs, environment); err != nil {
+		if err := cfg.setFromEnvoy(fs.FlagSet, environment); err != nil {
 			return cfg, err
 		}
 	}
 	return cfg, cfg.check()
+}
+
+// A flagSet defines flags whose mistakes say what would be right.
+type flagSet struct{ *flag.FlagSet }
+
+func (fs flagSet) duration(into *time.Duration, name string, value time.Duration, usage string) {
+	*into = value
+	fs.Func(name, fmt.Sprintf("%s (default %v)", usage, value), func(s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			return errors.New("must be a duration such as 50ms or 10s")
+		}
+		*into = d
+		return nil
+	})
+}
+
+func (fs flagSet) boolean(into *bool, name, usage string) {
+	fs.BoolFunc(name, usage, func(s string) (err error) {
+		if *into, err = strconv.ParseBool(s); err != nil {
+			if err = errors.New("must be true or false"); name == "validate" {
+				err = fmt.Errorf("%w; a file goes behind it, as in -validate policies.yaml", err)
+			}
+		}
+		return err
+	})
+}
+
+// defineProcess defines the flags of the process itself: where it listens, what it limits and logs, and what else it can do.
+func (c *config) defineProcess(fs flagSet) {
+	fs.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`address` to serve HTTP on")
+	fs.StringVar(&c.http, "http", plainHTTP, "`what` reads HTTP: plain, weir itself where a request is plain and Go's net/http where it isn't, or net, net/http alone")
+	fs.StringVar(&c.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
+	fs.StringVar(&c.decisionLog, "decision-log", "", "`file` that gets a line of JSON for each check, or - for the standard output")
+	fs.StringVar(&c.decisionSample, "decision-log-sample", "all", "which checks -decision-log gets: all, denied, or 1/n for each n-th")
+	fs.duration(&c.shutdownGrace, "shutdown-grace", 10*time.Second, "how `long` requests under way may take after SIGTERM")
+	fs.Func("log-level", "`level`: debug, info, warn or error (default info)", func(s string) error {
+		if c.logLevel.UnmarshalText([]byte(s)) != nil {
+			return errors.New("must be debug, info, warn or error")
+		}
+		return nil
+	})
+	fs.StringVar(&c.logFormat, "log-format", textFormat, "`format`: text or json")
+	fs.boolean(&c.logClients, "log-clients", "show the names of clients in debug logs and of those that are reset as they are, not hashed")
+	fs.boolean(&c.validate, "validate", "check the policy file, the one named behind it or else that of -config, print what it means and exit")
+	fs.boolean(&c.healthcheck, "healthcheck", "ask the instance that runs with the same -listen, -tls-cert and -tls-key whether it is well, and exit with 0 or 1")
+	fs.boolean(&c.version, "version", "print the version and exit")
+}
+
+// defineCallers defines the flags that say who may ask, and by which certificates.
+func (c *config) defineCallers(fs flagSet) {
+	fs.boolean(&c.console, "console", "serve the page for operators at /console/; without -token-file, -listen must be loopback")
+	fs.StringVar(&c.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one; \"check TOKEN\" may change nothing for others, and # begins whose it is")
+	c.proxies, _ = parseNetworks([]string{"127.0.0.0/8", "::1/128"})
+	fs.Func("trusted-proxies", "`CIDRs` whose X-Forwarded- headers count, comma-separated (default: loopback)", func(s string) (err error) {
+		c.proxies, err = parseNetworks(splitList(s))
+		return err
+	})
+	fs.StringVar(&c.tlsCert, "tls-cert", "", "PEM `file` of the certificate to serve HTTPS with")
+	fs.StringVar(&c.tlsKey, "tls-key", "", "PEM `file` of the key of -tls-cert")
+	fs.StringVar(&c.tlsClientCA, "tls-client-ca", "", "PEM `file` of the authorities of which clients need a certificate")
+	fs.StringVar(&c.grpcTLSCert, "grpc-tls-cert", "", "PEM `file` of the certificate for -grpc-listen alone, in the place of -tls-cert, -tls-key and -tls-client-ca")
+	fs.StringVar(&c.grpcTLSKey, "grpc-tls-key", "", "PEM `file` of the key of -grpc-tls-cert")
+	fs.StringVar(&c.grpcClientCA, "grpc-tls-client-ca", "", "PEM `file` of the authorities of which clients of -grpc-listen then need a certificate")
+}
+
+// defineEnvoy defines the flags of the rate limit service for Envoy.
+func (c *config) defineEnvoy(fs flagSet) {
+	fs.StringVar(&c.grpcListen, "grpc-listen", "", "`address` to serve Envoy's rate limit service on, by gRPC: host:port, or unix:/path/to.sock (default: none)")
+	fs.duration(&c.grpcAge, "grpc-max-connection-age", 24*time.Hour, "how `long` a connection of gRPC may last, 0 for any time")
+	fs.StringVar(&c.envoyConfig, "envoy-config", "", "`file` or folder of files in the format of envoyproxy/ratelimit, YAML (default: none)")
+	fs.boolean(&c.envoyEnv, "envoy-env", "take the environment variables of envoyproxy/ratelimit, where no flag and no variable of weir's says otherwise; -validate prints them as flags")
+	fs.StringVar(&c.envoyXDS.server, "envoy-xds", "", "`address` of an xDS server that sends limits for Envoy, in the place of -envoy-config (default: none)")
+	fs.StringVar(&c.envoyXDS.node, "envoy-xds-node", defaultXDSNode, "`id` of the node by which the xDS server knows weir")
+	fs.duration(&c.envoyXDS.wait, "envoy-xds-wait", 0, "how `long` weir isn't ready without the first set of limits of -envoy-xds; 0s is until it has come")
+	fs.boolean(&c.envoyXDS.tls, "envoy-xds-tls", "connect to the xDS server by TLS")
+	fs.StringVar(&c.envoyXDS.ca, "envoy-xds-ca", "", "PEM `file` of the authorities that vouch for the xDS server (default: the system's)")
+	fs.StringVar(&c.envoyXDS.cert, "envoy-xds-cert", "", "PEM `file` of the certificate to show the xDS server")
+	fs.StringVar(&c.envoyXDS.key, "envoy-xds-key", "", "PEM `file` of the key of -envoy-xds-cert")
+	fs.StringVar(&c.envoyXDS.name, "envoy-xds-name", "", "`name` in the xDS server's certificate (default: that of -envoy-xds)")
+	fs.StringVar(&c.envoyOptions.Algorithm, "envoy-algorithm", "fixed_window", "`algorithm` of the limits for Envoy that name none")
+	fs.boolean(&c.envoyOptions.CountDenied, "envoy-count-denied", "make denied requests count in all limits for Envoy that don't say otherwise; in a fixed_window they do anyway")
+	fs.StringVar(&c.envoyHeaders, "envoy-headers", string(envoy.Draft11), "`headers` of Envoy's answers: draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset")
+	fs.StringVar((*string)(&c.envoyOptions.Mode), "envoy-mode", string(policyfile.EnvoyEnforce), "`mode` of all limits for Envoy: enforce; shadow, which denies nothing; or quota, which denies what all limits of a request deny")
+	fs.StringVar((*string)(&c.envoyOptions.OnStoreError), "envoy-on-store-error", string(policy.StoreErrorLocal), "`what` limits for Envoy that don't say otherwise do when the store can't decide: local, allow or deny")
+	fs.boolean(&c.envoyMetadata, "envoy-dynamic-metadata", "answer Envoy with what was asked, and the metadata of limits that admit")
+	fs.StringVar(&c.envoyStatsd, "envoy-statsd", "", "`address` of a StatsD server that gets metrics by the names of envoyproxy/ratelimit, over UDP (default: none)")
+	fs.Func("envoy-statsd-tags", "`tags` that all metrics of -envoy-statsd have, such as env:prod,az:a (default: none)", func(s string) error {
+		c.envoyTags = splitList(s)
+		return nil
+	})
+}
+
+// defineStore defines the flags of the store, and of what is remembered of it.
+func (c *config) defineStore(fs flagSet) {
+	fs.Func("memcached", "Memcached `servers`, comma-separated, in any order: host:port, /path/to.sock, and what is looked up again every 10s: "+
+		"dns+host:port, dnssrv+_name._tcp.host, cluster+host:port (default: an embedded store)", func(s string) error {
+		if c.memcached = splitList(s); s != "" && len(c.memcached) == 0 {
+			return errors.New("must name a server, such as 127.0.0.1:11211, or be empty for an embedded store")
+		}
+		return nil
+	})
+	fs.duration(&c.storeTimeout, "store-timeout", counters.DefaultTimeout, "the longest `time` a check waits for the store")
+	fs.duration(&c.clockSkew, "clock-skew", counters.DefaultClockSkew, "the largest `difference` between the clocks of instances")
+	fs.StringVar(&c.keyPrefix, "key-prefix", counters.DefaultKeyPrefix, "`prefix` of all keys in the store")
+	c.viewClients = counters.DefaultClients
+	fs.Func("view-clients", fmt.Sprintf("how `many` clients are remembered per limit, at least 32 (default %d)", c.viewClients), func(s string) error {
+		n, err := strconv.ParseInt(s, 0, strconv.IntSize)
+		if err != nil {
+			return errors.New("must be a whole number such as 100000")
+		}
+		c.viewClients = int(n)
+		return nil
+	})
+	fs.boolean(&c.memcachedTLS, "memcached-tls", "connect to Memcached by TLS")
+	fs.StringVar(&c.memcachedCA, "memcached-ca", "", "PEM `file` of the authorities that vouch for Memcached (default: the system's)")
+	fs.StringVar(&c.memcachedUser, "memcached-user-file", "", "`file` with the line user:password for Memcached, as Memcached's own -Y takes it")
 }
 
 // setFromEnvoy sets the flags that nothing of weir's has set to what the environment says to

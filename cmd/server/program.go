@@ -149,16 +149,9 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	p.limited.Store(p.xds == nil)
 	p.metrics.Loaded(time.Now())
 	p.metrics.FilesRight(true)
-	var tokens []api.Token
-	if cfg.tokenFile != "" {
-		if err := p.watch(func() (err error) {
-			if tokens, err = readTokens(cfg.tokenFile); err == nil && p.server != nil {
-				p.server.SetTokens(tokens)
-			}
-			return err
-		}, "-token-file", cfg.tokenFile); err != nil {
-			return nil, err
-		}
+	tokens, err := p.watchTokens()
+	if err != nil {
+		return nil, err
 	}
 	p.loadedAtStart = loaded.words()
 	if loaded.envoy != nil {
@@ -188,6 +181,20 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	})
 	p.setEnvoy(loaded)
 	return p, p.listen()
+}
+
+// watchTokens returns the tokens of -token-file, and has the server take those that come later.
+func (p *program) watchTokens() (tokens []api.Token, err error) {
+	if p.cfg.tokenFile == "" {
+		return nil, nil
+	}
+	err = p.watch(func() (err error) {
+		if tokens, err = readTokens(p.cfg.tokenFile); err == nil && p.server != nil {
+			p.server.SetTokens(tokens)
+		}
+		return err
+	}, "-token-file", p.cfg.tokenFile)
+	return tokens, err
 }
 
 // newEnvoy returns the service that answers Envoy, without limits yet.
