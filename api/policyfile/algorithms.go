@@ -17,7 +17,7 @@ import (
 	"weir/subwindow"
 )
 
-// An algorithm is everything that weir knows about one way to limit.
+// An algorithm is what a policy file says of one way to limit, and the limiter for it.
 type algorithm struct {
 	name string
 	// keys reads what a limit has in the policy file, beyond the keys that
