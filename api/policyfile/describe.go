@@ -42,17 +42,17 @@ func describe(b *strings.Builder, p *policy.Policy) {
 	if len(p.Limits) > 1 {
 		b.WriteString("  a check needs room in every limit, and takes from all or none\n")
 	}
-	if p.CountDenied {
+	leases := slices.ContainsFunc(p.Limits, isLease)
+	if p.CountDenied && slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return !isLease(l) }) {
 		b.WriteString("  denied checks count too\n")
 	}
-	leases := slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return l.Lease > 0 })
-	if p.SettleWithin != defaultSettleWithin || leases || slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return l.CountsRequests }) {
+	if p.SettleWithin != defaultSettleWithin || leases || slices.ContainsFunc(p.Limits, countsRequests) {
 		fmt.Fprintf(b, "  what a check has cost is settled within %s, and each settlement takes about 120 B for so long\n", inWords(p.SettleWithin))
 	}
 	if leases {
 		b.WriteString("  what takes longer than that can neither renew its lease nor give it back\n")
 	}
-	if p.Hold {
+	if p.Hold && !p.Shadow {
 		b.WriteString("  /v1/check answers when the wait is over\n")
 	}
 	if p.Shadow {
@@ -100,7 +100,7 @@ func describeLimit(l *policy.Limit) string {
 
 // describeAuth says in words what a policy means to proxies.
 func describeAuth(b *strings.Builder, p *policy.Policy) {
-	if slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return l.Lease > 0 }) {
+	if slices.ContainsFunc(p.Limits, isLease) {
 		fmt.Fprintf(b, "  /v1/auth/%s refuses all requests, as a proxy doesn't tell when they end\n", p.Name)
 		return
 	}
@@ -132,12 +132,20 @@ func describeAuth(b *strings.Builder, p *policy.Policy) {
 	}
 	for i := range p.Routes {
 		r := &p.Routes[i]
-		fmt.Fprintf(b, "  /v1/auth/%s takes %d for %s and what is below\n", p.Name, r.Cost, r)
+		fmt.Fprintf(b, "  /v1/auth/%s takes %d for %s and what is below", p.Name, r.Cost, r)
+		if r.Cost != 1 && slices.ContainsFunc(p.Limits, countsRequests) {
+			b.WriteString(", but 1 of limits that count requests")
+		}
+		b.WriteString("\n")
 		for _, l := range r.Limits {
 			fmt.Fprintf(b, "  /v1/auth/%s counts %s and what is below apart, %s: %s\n", p.Name, r, l.Name, describeLimit(&l))
 		}
 	}
 }
+
+func isLease(l policy.Limit) bool { return l.Lease > 0 }
+
+func countsRequests(l policy.Limit) bool { return l.CountsRequests }
 
 // size writes a number of bytes.
 func size(bytes int) string {

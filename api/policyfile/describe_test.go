@@ -2,6 +2,7 @@ package policyfile
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"regexp"
 	"strconv"
@@ -223,6 +224,43 @@ func TestPathsAreToldWhereTheyMatter(t *testing.T) {
 		policies := parseText(t, more("on_missing_path: deny"+routes))
 		require.NoError(t, embedded().Bind(policies))
 		assert.Equal(t, told, strings.Contains(Describe(policies), "refuses requests whose path it isn't told"), routes)
+	}
+}
+
+// What a policy says together with another key is told as it is then.
+func TestKeysThatMeanNothingTogetherAreNotTold(t *testing.T) {
+	t.Parallel()
+	const (
+		leaky    = "policies: {p: {%slimits: [{algorithm: leaky_bucket, limit: 5, window: 1s}]}}"
+		leases   = "policies: {p: {%slimits: [{algorithm: concurrency, limit: 5, lease: 1m}]}}"
+		leaseAnd = "policies: {p: {%slimits: [{algorithm: concurrency, limit: 5, lease: 1m}, {algorithm: fixed_window, limit: 5, window: 1m}]}}"
+		held     = "answers when the wait is over"
+		denied   = "denied checks count too"
+	)
+	for _, c := range []struct {
+		file, keys, words string
+		told              bool
+	}{
+		{leaky, "hold: true, ", held, true},
+		{leaky, "hold: true, mode: shadow, ", held, false}, // which never holds
+		{leaseAnd, "count_denied: true, ", denied, true},
+		{leases, "count_denied: true, ", denied, false}, // which gives its places back
+	} {
+		policies := parseText(t, fmt.Sprintf(c.file, c.keys))
+		require.NoError(t, embedded().Bind(policies))
+		assert.Equal(t, c.told, strings.Contains(Describe(policies), c.words), "%s%s", c.keys, c.file)
+	}
+}
+
+// A route's cost is none to a limit that counts requests, which is said.
+func TestCostsOfRoutesAreToldAsTheyCount(t *testing.T) {
+	t.Parallel()
+	for limit, told := range map[string]bool{"": false, ", counts: requests": true} {
+		policies := parseText(t, "policies: {p: {limits: [{algorithm: fixed_window, limit: 5, window: 1m"+limit+"}], routes: [{path: /a, cost: 0}, {path: /b, cost: 1, limits: {fixed-window: 2}}]}}")
+		require.NoError(t, embedded().Bind(policies))
+		words := Describe(policies)
+		assert.Equal(t, told, strings.Contains(words, "takes 0 for /a and what is below, but 1 of limits that count requests\n"), words)
+		assert.Contains(t, words, "takes 1 for /b and what is below\n")
 	}
 }
 
