@@ -85,18 +85,19 @@ type program struct {
 
 	files    []*watchedFiles // beside those of the policies
 	inForce  policyContent   // what the policies in force say
-	lastRead policyContent   // what was last read; without data if it couldn't be
+	lastRead policyContent   // what was last read
 }
 
 // A policyContent is the content of the policy file, and of the files of
 // -envoy-config, or what stands for them of -envoy-xds.
 type policyContent struct {
-	data  []byte
-	envoy []policyfile.EnvoyFile
+	data   []byte
+	envoy  []policyfile.EnvoyFile
+	unread string // why there is nothing; else ""
 }
 
 func (c policyContent) equals(other policyContent) bool {
-	return bytes.Equal(c.data, other.data) && sameFiles(c.envoy, other.envoy)
+	return bytes.Equal(c.data, other.data) && sameFiles(c.envoy, other.envoy) && c.unread == other.unread
 }
 
 // sameFiles reports whether a and b have the same names and content.
@@ -393,13 +394,13 @@ func (p *program) load(content policyContent) (*loadedLimits, error) {
 // readPolicies reads the policy files; the limits that an xDS server has sent stay.
 func (p *program) readPolicies() (policyContent, error) {
 	c, err := readPolicyFiles(p.cfg)
-	if err == nil && p.cfg.envoyXDS.server != "" {
+	if p.cfg.envoyXDS.server != "" {
 		c.envoy = p.inForce.envoy
 	}
 	return c, err
 }
 
-// readPolicyFiles reads the policy file and Envoy's. With an error, there is no data.
+// readPolicyFiles reads the policy file and Envoy's. With an error, there is nothing but that.
 func readPolicyFiles(cfg *config) (c policyContent, err error) {
 	if c.data, err = policyfile.Read(cfg.policyFile); err == nil && cfg.envoyConfig != "" {
 		if c.envoy, err = policyfile.ReadEnvoy(cfg.envoyConfig); err != nil {
@@ -407,7 +408,7 @@ func readPolicyFiles(cfg *config) (c policyContent, err error) {
 		}
 	}
 	if err != nil {
-		return policyContent{}, err
+		return policyContent{unread: err.Error()}, err
 	}
 	return c, nil
 }

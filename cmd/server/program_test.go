@@ -229,6 +229,20 @@ func TestAPolicyFileThatVanishes(t *testing.T) {
 	r.requireReloads(t, "2", "2")
 }
 
+// Why a policy file can't be read is told once, and again when it is for another reason.
+func TestAPolicyFileThatCannotBeReadForAnotherReason(t *testing.T) {
+	t.Parallel()
+	file := servertest.WriteFile(t, "p.yaml", limit3)
+	r := startProgram(t, "-config", file)
+	require.NoError(t, os.Remove(file))
+	assert.Contains(t, r.log.Wait(t, "the policy file can't be read"), "no such file or directory")
+	replace(t, file, strings.Repeat("#", 2<<20))
+	assert.Contains(t, r.log.Wait(t, "the policy file can't be read"), "larger than 1 MB")
+	replace(t, file, limit5)
+	r.log.Wait(t, "policies loaded")
+	r.requireReloads(t, "1", "2")
+}
+
 func TestEachMistakeOfABadReloadIsALine(t *testing.T) {
 	t.Parallel()
 	file := servertest.WriteFile(t, "p.yaml", limit3)

@@ -29,12 +29,13 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 		case <-ticks:
 			p.readFiles()
 			content, err := p.readPolicies()
-			switch known := p.lastRead.data != nil; {
-			case err != nil && known:
-				p.lastRead = policyContent{} // what is readable again is loaded
+			switch {
+			case content.equals(p.lastRead):
+			case err != nil:
+				p.lastRead = content
 				p.reloaded(false)
 				p.log.Warn("the policy file can't be read; the policies stay as they were until it can", slog.Any("error", err))
-			case err == nil && !(known && content.equals(p.lastRead)):
+			default:
 				p.reload()
 			}
 		}
@@ -104,7 +105,7 @@ func (p *program) replaceSet(s limitSet) error {
 	var news []slog.Attr
 	err := s.unreadable
 	if err == nil {
-		news, err = p.put(policyContent{p.inForce.data, s.files})
+		news, err = p.put(policyContent{data: p.inForce.data, envoy: s.files})
 	}
 	if p.setWrong = err != nil; err == nil {
 		p.lastRead.envoy = s.files
