@@ -66,6 +66,9 @@ func explainSyntax(data []byte, err error) string {
 			return fmt.Sprintf("%d: %s; write the value in the place of %s", i+1, notExpanded, variable.FindString(line))
 		}
 	}
+	if line, bracket := overclosed(lines); line > 0 && misses("did not find expected key", "did not find expected '-'") {
+		return fmt.Sprintf("%d: a %s closes what isn't open", line, bracket)
+	}
 	if misses("did not find expected key", "expected <document start>", "did not find expected '-'", "are not allowed in this context", "could not find expected ':'") {
 		line, spaces, right := misindented(lines)
 		if key, above := bareAbove(lines, line); above > 0 {
@@ -89,6 +92,9 @@ func explainSyntax(data []byte, err error) string {
 	}
 	if misses("did not find expected ',' or") {
 		return message + "; a bracket that opens here isn't closed, or a comma is missing"
+	}
+	if misses("did not find expected node content") {
+		return message + "; a bracket that opens in front of this isn't closed, or a comma is one too many"
 	}
 	if misses("found incompatible YAML document") {
 		return message + "; leave this line out"
@@ -153,6 +159,27 @@ var (
 	keyUnspaced  = regexp.MustCompile(`^ *(?:- +)?(\w+:)[\w/"'\[{][^:]*$`)
 	dashUnspaced = regexp.MustCompile(`^ *-[\w{]`)
 )
+
+// overclosed returns the number of the first line with a bracket that closes what no other has
+// opened, and that bracket; else 0.
+func overclosed(lines []string) (line int, bracket string) {
+	open := 0
+	for i, text := range lines {
+		for _, c := range comment.ReplaceAllString(quoted.ReplaceAllString(text, ""), "") {
+			switch c {
+			case '[', '{':
+				open++
+			case ']', '}':
+				if open--; open < 0 {
+					return i + 1, string(c)
+				}
+			}
+		}
+	}
+	return 0, ""
+}
+
+var quoted = regexp.MustCompile(`"[^"]*"|'[^']*'`)
 
 // ofParser matches what the parser misses, and not the scanner.
 var ofParser = regexp.MustCompile(`^did not find expected (<|node|key|'-'|',')|^found (incompatible|undefined tag|duplicate %)`)
