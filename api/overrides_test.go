@@ -383,6 +383,7 @@ func TestMistypedAddressesAreTold(t *testing.T) {
 	s := newService(newPolicy("api", fixed("per-minute", 10, time.Minute)))
 	for key, want := range map[string]string{
 		"10.0.0.300": "counts as a name", "10.0.0.1-10.0.0.9": "counts as a name", "2001:db8:::1": "counts as a name",
+		"10.0.0.3:80": "counts as a name", "[2001:db8::1]": "counts as a name", "[2001:db8::1]:80": "counts as a name", "order:7": "",
 		"10.0.0.30": "", "10.0.0.0%2F8": "", "2001:db8::1": "", "%2210.0.0.1%22": "", "gold-co": "", "order-7": "", "7": "", "10.0.*": "",
 	} {
 		r := s.override(t, "api", key, `{"blocked":true,"for":"1m"}`)

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -72,10 +73,14 @@ func (p *Policy) NoteOn(e *Exception) string {
 	return ""
 }
 
-// Note says that k is a name, if it is one that was probably to be an address or a range of
-// them; else "".
+// Note says that k is a name, if it is one that was probably to be an address, perhaps with
+// brackets or a port, or a range of them; else "".
 func (k ClientKey) Note() string {
-	first, last, isRange := strings.Cut(k.name, "-")
+	name := strings.Trim(k.name, "[]")
+	if withPort, err := netip.ParseAddrPort(k.name); err == nil {
+		name = withPort.Addr().String()
+	}
+	first, last, isRange := strings.Cut(name, "-")
 	if k.all || k.network.IsValid() || !looksLikeAddress(first) || isRange && !looksLikeAddress(last) || IsNetwork(k.name) {
 		return ""
 	}

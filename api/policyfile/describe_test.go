@@ -190,11 +190,12 @@ func TestWordsAreTrue(t *testing.T) {
 // An address that is mistyped is a name, which is said.
 func TestMistypedAddressesAreTold(t *testing.T) {
 	t.Parallel()
-	policies := parseText(t, more(`clients: {10.0.0.256: {blocked: true}, 10.0.0.1: {blocked: true}, a-b: {exempt: true}}`))
+	policies := parseText(t, more(`clients: {10.0.0.256: {blocked: true}, 10.0.0.1: {blocked: true}, a-b: {exempt: true}, "[::1]": {blocked: true}}`))
 	require.NoError(t, embedded().Bind(policies))
 	told := Describe(policies)
 	assert.Contains(t, told, "  client \"10.0.0.256\" is always denied\n  \"10.0.0.256\" counts as a name: ")
-	assert.Equal(t, 1, strings.Count(told, "counts as a name"))
+	assert.Contains(t, told, "  client \"[::1]\" is always denied\n  \"[::1]\" counts as a name: ")
+	assert.Equal(t, 2, strings.Count(told, "counts as a name"))
 }
 
 // A header behind ip names nobody, which is said.

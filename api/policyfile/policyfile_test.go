@@ -328,6 +328,7 @@ func policyMistakes() []policyMistake {
 			[]string{`5: client "c" has no key "limit", but a limit has: check the indentation, or did you mean "limits"? It may have limits, exempt, blocked`}},
 		{"merge key", more("<<: {mode: shadow}"), []string{`4: policy "p" has no key "<<"; mappings aren't merged: use an alias for each value, such as limits: *name`}},
 
+		{"an address in brackets", more("clients:", "  [2001:db8::1]: {blocked: true}"), []string{`5: clients has a key that is no text; one that begins with [ or { has to be in quotes`}},
 		{"policies twice", more() + "policies: {}\n", []string{`5: the file has "policies" already, on line 1`}},
 		{"policy twice", more() + "  p: {}\n", []string{`5: policies has "p" already, on line 2`}},
 		{"key of a policy twice", more("mode: shadow", "mode: enforce"), []string{`5: policy "p" has "mode" already, on line 4`}},

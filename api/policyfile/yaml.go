@@ -130,6 +130,10 @@ func (r *yamlReader) mapping(n *yaml.Node, name string, read func(key, value *ya
 	lines, values := make(map[string]int), make(map[string]*yaml.Node)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := resolve(n.Content[i]), resolve(n.Content[i+1])
+		if key.Kind != yaml.ScalarNode {
+			r.fail(key, "%s has a key that is no text; one that begins with [ or { has to be in quotes", name)
+			continue
+		}
 		if line, ok := lines[key.Value]; ok {
 			r.fail(key, "%s has %q already, on line %d", name, key.Value, line)
 			continue
