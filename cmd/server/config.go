@@ -335,8 +335,8 @@ func (c *config) check() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	_, _, err := net.SplitHostPort(c.listen)
-	require(err == nil, "-listen %q must be HOST:PORT, such as 127.0.0.1:8080", c.listen)
+	_, port, err := net.SplitHostPort(c.listen)
+	require(err == nil && !strings.Contains(port, "/"), "-listen %q must be HOST:PORT, such as 127.0.0.1:8080", c.listen)
 	require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
 	_, err = sampleOf(c.decisionSample)
 	require(err == nil, "-decision-log-sample: %w", err)

@@ -253,6 +253,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-grpc-max-connection-age -1s", "-grpc-max-connection-age -1s must not be negative"},
 		{"-listen 127.0.0.1:65536", `-listen "127.0.0.1:65536" has a port that is out of range; give one from 0 to 65535`},
 		{"-listen=", `-listen "" must be HOST:PORT, such as 127.0.0.1:8080`},
+		{"-listen unix:/run/weir.sock", `-listen "unix:/run/weir.sock" must be HOST:PORT, such as 127.0.0.1:8080`},
 		{"-listen 8080", `-listen "8080" must be HOST:PORT, such as 127.0.0.1:8080`},
 		{"-listen http://127.0.0.1:8080", `-listen "http://127.0.0.1:8080" must be HOST:PORT, such as 127.0.0.1:8080`},
 		{"-envoy-config c -grpc-listen 8081", `-grpc-listen "8081" must be HOST:PORT, such as 127.0.0.1:8081, or unix: and the path of a socket`},
