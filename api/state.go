@@ -88,7 +88,7 @@ func (s *Server) showState(c echo.Context) error {
 	defer a.Release()
 	j := stateJSON{
 		Policy: d.Name, Client: client, CountedAs: counters.Namespace("").StateKey(a.Client), Key: d.KeyOf(client).String(), Now: now.UTC(),
-		Allowed: a.Allowed, Shadow: d.Shadow, RetryAfter: a.Retry.Seconds(), Degraded: a.Degraded != nil, Limits: []limitStateJSON{},
+		Allowed: a.Allowed, Shadow: d.Shadow || a.Blocked && a.Allowed, RetryAfter: a.Retry.Seconds(), Degraded: a.Degraded != nil, Limits: []limitStateJSON{},
 	}
 	if kind := a.Exception.Kind(); kind != "" {
 		j.Exception = &exceptionJSON{a.Exception.Key.String(), kind, a.Exception.AtRunTime(), a.Exception.Until.UTC()}

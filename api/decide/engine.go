@@ -170,7 +170,7 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 }
 
 // newAnswer validates q and finds the limits in force. The answer allows, unless
-// the client is blocked, and its limits haven't been asked. The error is an
+// the client is blocked and not in a limit in shadow mode, and its limits haven't been asked. The error is an
 // Invalid.
 func (d *Decider) newAnswer(q Check) (*Answer, error) {
 	if err := q.validate(); err != nil {
@@ -192,7 +192,8 @@ func (d *Decider) newAnswer(q Check) (*Answer, error) {
 	a.Exception = d.Exception(a.Client, q.Network, q.Header)
 	exception := a.Exception
 	a.Blocked = exception.Blocked && !exception.Exempt && !q.charges
-	if a.Allowed = !a.Blocked; a.Blocked || exception.Exempt {
+	a.Allowed = !a.Blocked || d.Finder != nil && limits[0] != nil && limits[0].Leniency.IsShadow()
+	if a.Blocked || exception.Exempt {
 		return a, nil
 	}
 	for _, l := range limits {

@@ -248,6 +248,31 @@ func TestABlockByPrefixHoldsForLongNames(t *testing.T) {
 	assert.Equal(t, rls.RateLimitResponse_OVER_LIMIT, f.ask(t, long).OverallCode)
 }
 
+// A limit in shadow mode admits whom an override blocks. Who blocks a client, or looks at it, is
+// told that.
+func TestABlockOfALimitInShadowMode(t *testing.T) {
+	t.Parallel()
+	for leniency, admitted := range map[policy.Leniency]bool{policy.Shadow: true, policy.ShadowQuota: true, policy.Quota: false, policy.Strict: false} {
+		dry := limited("dry", "", 1)
+		dry.Rule.Limit.Leniency = leniency
+		f := serve(t, Off, false, dry)
+		f.override(t, "d|dry=*", policy.Terms{Blocked: true})
+		require.Equal(t, admitted, f.ask(t, entries("dry", "a")).OverallCode == rls.RateLimitResponse_OK)
+		d := f.active.Load().decider
+		a, err := d.Peek(t.Context(), "d|dry=a", epoch)
+		require.NoError(t, err)
+		assert.True(t, a.Blocked)
+		assert.Equal(t, admitted, a.Allowed, leniency)
+		assert.Equal(t, admitted, a.Retry == 0, leniency)
+		for _, client := range []string{"d|dry=a", "d|dry=*"} {
+			key, err := policy.ParseClientKey(client)
+			require.NoError(t, err)
+			note := d.NoteOn(&policy.Exception{Key: key, Terms: policy.Terms{Blocked: true}})
+			assert.Equal(t, admitted, note == `the limit "dry" is in shadow mode, so it admits their requests all the same`, note)
+		}
+	}
+}
+
 // A client that a pattern shares has the pattern's * in its name, which is a key in quotes.
 func TestOverridesOfSharedClients(t *testing.T) {
 	t.Parallel()

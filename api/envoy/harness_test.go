@@ -111,8 +111,8 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 		r.Bind(own[r.Limit.Algorithm])
 	})
 	metrics := telemetry.NewMetrics(f.registry, "test")
-	shared := &policy.Policy{Name: PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied,
-		Limits: []policy.Limit{{Name: "fixed-window-day", Limit: 1, Window: 24 * time.Hour}}}
+	c.List()
+	shared := &policy.Policy{Name: PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied, Finder: c}
 	checks := metrics.LimitChecks(shared, nil, telemetry.Listeners{})
 	key := receipt.NewKey(nil)
 	f.Service = NewService(headers, false, func() *receipt.Key { return key })
