@@ -268,7 +268,7 @@ func TestABlockOfALimitInShadowMode(t *testing.T) {
 			key, err := policy.ParseClientKey(client)
 			require.NoError(t, err)
 			note := d.NoteOn(&policy.Exception{Key: key, Terms: policy.Terms{Blocked: true}})
-			assert.Equal(t, admitted, note == `the limit "dry" is in shadow mode, so it admits their requests all the same`, note)
+			assert.Equal(t, admitted, note == `the limit "dry" is in shadow mode, so it admits these requests all the same`, note)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func (p *Policy) NoteOn(e *Exception) string {
 	}
 	for _, l := range limits {
 		if e.Blocked && l.Leniency.IsShadow() {
-			return fmt.Sprintf("the limit %q is in shadow mode, so it admits their requests all the same", l.Name)
+			return fmt.Sprintf("the limit %q is in shadow mode, so it admits these requests all the same", l.Name)
 		}
 		if e.Limits[l.Name] > l.Limit && l.Burst > 0 {
 			return fmt.Sprintf("the burst of the limit %q stays %d, and no more are admitted at once", l.Name, l.Burst)
