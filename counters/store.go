@@ -31,8 +31,9 @@ var (
 	ErrNotAdded = errors.New("counters: not added together with others")
 )
 
-// An Unanswered is the ErrTimeout of an Add or a Swap, also in AddMany or SwapMany,
-// whose answer may still come. Not every ErrTimeout is one. It is safe for concurrent use.
+// An Unanswered is the error of an Add or a Swap, also in AddMany or SwapMany, whose answer
+// may still come: an ErrTimeout, or an ErrUnavailable if the store was given up meanwhile. Not
+// every one of these is an Unanswered. It is safe for concurrent use.
 type Unanswered struct {
 	Err error
 	// Await has f called, once, when the outcome is known. A store sets it, and

@@ -237,7 +237,7 @@ func (s *share) sendPiece(c *session, p *piece, alone bool) {
 	defer c.release()
 	var failed func(command int) error
 	if err := s.exchange(c, p, alone); err != nil {
-		failed = c.unansweredTogether(c.translate(err))
+		failed = c.unansweredTogether(err)
 	} else {
 		s.tasks.read(c, p)
 	}
@@ -473,12 +473,13 @@ func (p *piece) resend() {
 // err. It returns the error of the one whose command has the given number.
 func (c *session) unansweredTogether(err error) func(number int) error {
 	conn := c.broken
-	all, ok := c.unanswered(err, 0, func([]byte) error { return nil }).(*counters.Unanswered)
+	err = c.unanswered(err, 0, func([]byte) error { return nil })
+	all, ok := err.(*counters.Unanswered)
 	if !ok {
 		return func(int) error { return err }
 	}
 	return func(number int) error {
-		return &counters.Unanswered{Err: err, Await: func(f func(err error)) {
+		return &counters.Unanswered{Err: all.Err, Await: func(f func(err error)) {
 			all.WhenKnown(func(err error) {
 				if err == nil {
 					err = outcomeOf(conn.Reply(number))

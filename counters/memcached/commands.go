@@ -213,15 +213,17 @@ func (c *session) parseSwap(number int) (bool, error) {
 	}
 }
 
-// unanswered returns err, a store's, as an Unanswered if it is one of a request
-// whose reply may still come. outcome says of a late reply, that to the command of the given
-// number, what outcomeOf does.
+// unanswered is translate, and makes an Unanswered of the error of a request whose reply may
+// still come: one that was given up by its deadline, or with its silent connection. outcome
+// says of a late reply, that to the command of the given number, what outcomeOf does.
 func (c *session) unanswered(err error, number int, outcome func(reply []byte) error) error {
-	if c.broken == nil || !errors.Is(err, counters.ErrTimeout) || errors.Is(err, counters.ErrNotSent) {
-		return err
+	translated := c.translate(err)
+	late := errors.Is(translated, counters.ErrTimeout) || errors.Is(err, pipeline.ErrDown)
+	if c.broken == nil || !late || errors.Is(translated, counters.ErrNotSent) {
+		return translated
 	}
 	conn, backend := c.broken, c.backend
-	return &counters.Unanswered{Err: err, Await: func(f func(err error)) {
+	return &counters.Unanswered{Err: translated, Await: func(f func(err error)) {
 		backend.late(conn, func(ctx context.Context, err error) {
 			if err == nil {
 				err = outcome(conn.Reply(number))

@@ -17,7 +17,6 @@ import (
 // outcome returns where the outcome goes of what ended with err.
 func outcome(t *testing.T, err error) chan error {
 	t.Helper()
-	require.ErrorIs(t, err, counters.ErrTimeout)
 	var unanswered *counters.Unanswered
 	require.ErrorAs(t, err, &unanswered)
 	told := make(chan error, 1)
@@ -25,9 +24,9 @@ func outcome(t *testing.T, err error) chan error {
 	return told
 }
 
-// outcomes does operations at the same time, which end without an answer, and
-// returns where their outcomes go.
-func outcomes(t *testing.T, operations ...func(context.Context) error) []chan error {
+// outcomes does operations at the same time, which end with that error and without an answer,
+// within a time, and returns where their outcomes go.
+func outcomes(t *testing.T, time time.Duration, want error, operations ...func(context.Context) error) []chan error {
 	t.Helper()
 	errs := make([]error, len(operations))
 	var asking sync.WaitGroup
@@ -35,25 +34,33 @@ func outcomes(t *testing.T, operations ...func(context.Context) error) []chan er
 		asking.Go(func() {
 			errs[i] = counters.ErrNotSent
 			for errors.Is(errs[i], counters.ErrNotSent) { // a busy machine may let the time pass before
-				errs[i] = operate(within(t, 300*time.Millisecond))
+				errs[i] = operate(within(t, time))
 			}
 		})
 	}
 	asking.Wait()
 	told := make([]chan error, len(operations))
 	for i, err := range errs {
+		require.ErrorIs(t, err, want)
 		told[i] = outcome(t, err)
 	}
 	return told
 }
 
 // What a stopped server has in its buffers it does when it goes on, be that
-// before its connection is given up or after.
+// before its connection is given up or after, and whoever still waits by then.
 func TestOutcomesAreToldWhenTheServerGoesOn(t *testing.T) {
 	t.Parallel()
-	for _, pause := range []time.Duration{0, 3 * time.Second} {
+	for _, when := range []struct {
+		within, pause time.Duration
+		want          error
+	}{
+		{300 * time.Millisecond, 0, counters.ErrTimeout},
+		{300 * time.Millisecond, 3 * time.Second, counters.ErrTimeout},
+		{time.Minute, 0, counters.ErrUnavailable},
+	} {
 		server, m := start(t)
-		if pause > 0 { // it is given up
+		if when.within+when.pause > time.Second { // it is given up
 			var err error
 			m, err = memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: counters.MaxTimeout})
 			require.NoError(t, err)
@@ -84,13 +91,13 @@ func TestOutcomesAreToldWhenTheServerGoesOn(t *testing.T) {
 			}
 		}
 		// All at once: the breaker would refuse later ones.
-		all := outcomes(t,
+		all := outcomes(t, when.within, when.want,
 			adding(counters.Addition{Key: "there"}), adding(counters.Addition{Key: "there", New: true}),
 			adding(counters.Addition{Key: "there", Read: []string{"other"}, Counts: make([]int64, 1)}),
 			adding(counters.Addition{Key: "new", New: true}), swapping(state),
 			adding(counters.Addition{Key: "missing"}), swapping(older))
 		done, undone := all[:5], all[5:]
-		time.Sleep(pause)
+		time.Sleep(when.pause)
 		for _, told := range all {
 			require.Empty(t, told)
 		}
@@ -123,7 +130,7 @@ func TestOutcomesThatNobodyKnows(t *testing.T) {
 			}
 			require.NoError(t, add(within(t, time.Minute)))
 			server.Pause()
-			told := outcomes(t, add)[0]
+			told := outcomes(t, 300*time.Millisecond, counters.ErrTimeout, add)[0]
 			if closed {
 				require.NoError(t, m.Close())
 			} else {

@@ -208,7 +208,7 @@ func (s *Store) Add(ctx context.Context, a counters.Addition) (int64, error) {
 			err = c.parseCounts(incr+1, a.Read, a.Counts, nil)
 		}
 		if found || err != nil {
-			return n, c.unanswered(c.translate(err), incr, outcomeOf)
+			return n, c.unanswered(err, incr, outcomeOf)
 		}
 		if a.Have {
 			return 0, counters.ErrLost
@@ -276,7 +276,7 @@ func (s *Store) Swap(ctx context.Context, key string, old counters.State, value 
 	}
 	defer c.release()
 	state, swapped, err := c.swap(key, old, value, ttl)
-	return state, swapped, c.unanswered(c.translate(err), 0, outcomeOf)
+	return state, swapped, c.unanswered(err, 0, outcomeOf)
 }
 
 // Put implements counters.StateStore with set.

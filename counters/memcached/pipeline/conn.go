@@ -20,7 +20,8 @@ var (
 // A Conn is one caller's net.Conn to a server: it takes one text-protocol
 // command at a time and reads as that command's reply. With Exchange it takes
 // several at once. It belongs to the server, not to a socket, so it
-// outlives a lost one. After a timeout it can only be closed.
+// outlives a lost one. After a timeout, or once a silent socket was given up, it can only be
+// closed.
 //
 // It takes the commands get gets gat gats incr decr add set replace append
 // prepend cas delete touch version flush_all, without noreply, and stats
@@ -135,8 +136,8 @@ func (c *Conn) prepare(commands []byte) error {
 	return nil
 }
 
-// Late has f called, once, when it is known what became of the request that the
-// Conn has given up last, by its deadline or by Close. The error is nil
+// Late has f called, once, when it is known what became of the request that was
+// given up last, by the deadline, by Close, or with its silent socket. The error is nil
 // if the server has answered after all: Reply is valid then, but for the values
 // that a get has read. It is ErrNotSent if the request was never sent. Any
 // other means that nobody will ever know. f has a goroutine of its own, which
@@ -179,7 +180,7 @@ func (c *Conn) ready() error {
 // reset makes c ready for a request, unless a socket may still use it.
 func (c *Conn) reset() {
 	state := c.state.Load()
-	if state == expired || state == closed || !c.state.CompareAndSwap(state, idle) {
+	if state > failed || !c.state.CompareAndSwap(state, idle) {
 		return
 	}
 	c.text = reuse(c.text)
@@ -233,8 +234,11 @@ func (c *Conn) send(newest uint64) error {
 
 // dead returns why c is of no further use.
 func (c *Conn) dead() error {
-	if c.state.Load() == expired {
+	switch c.state.Load() {
+	case expired:
 		return os.ErrDeadlineExceeded
+	case cutOff:
+		return c.socket.why()
 	}
 	return net.ErrClosed
 }

@@ -25,6 +25,7 @@ const (
 	failed                 // the socket was lost
 	expired                // the deadline passed; a late reply is for late
 	closed                 // the caller has given it up
+	cutOff                 // its silent socket was given up; a late reply is for late
 )
 
 // A request is what a caller asks of a server, in one or more commands, and the
@@ -66,13 +67,10 @@ func (r *request) report() func() {
 	return func() { (*late)(*end) }
 }
 
-// standIn returns a request that takes r's place in the queue and drops the reply.
-func (r *request) standIn() *request {
-	stand := new(request)
-	stand.state.Store(expired)
-	stand.reply = r.reply
-	stand.reply.kinds, stand.reply.data, stand.reply.ends = slices.Clone(r.reply.kinds), slices.Clone(r.reply.data), slices.Clone(r.reply.ends)
-	return stand
+// changes reports whether r may change something, so that somebody may want to be told of its
+// reply, be it late.
+func (r *request) changes() bool {
+	return slices.ContainsFunc(r.reply.kinds, func(k kind) bool { return k < versionCommand })
 }
 
 func (r *request) pending() bool { return r.state.Load() == pending }

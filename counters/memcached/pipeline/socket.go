@@ -307,19 +307,16 @@ func (s *socket) isStalled() bool {
 }
 
 // linger ends the requests that have been sent, and goes on to read their
-// replies as long as somebody wants to be told of one, but not for longer than
+// replies as long as one may say what was changed, but not for longer than
 // lingerTime. Then it closes the connection. It returns the requests whose
 // replies haven't come.
 func (s *socket) linger(sent []*request) []*request {
-	for i, r := range sent {
-		if stand := r.standIn(); r.finish(failed, s.err) {
-			sent[i] = stand
-		}
+	for _, r := range sent {
+		r.finish(cutOff, nil)
 	}
 	s.batch = sent
-	wanted := func(r *request) bool { return r.late.Load() != nil }
 	end := time.Now().Add(lingerTime)
-	for err := error(nil); err == nil && slices.ContainsFunc(s.batch[s.next:], wanted); {
+	for err := error(nil); err == nil && slices.ContainsFunc(s.batch[s.next:], (*request).changes); {
 		// Callers who gave up while they read may have set another.
 		_ = s.conn.SetReadDeadline(end)
 		var n int

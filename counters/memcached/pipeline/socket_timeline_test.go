@@ -216,7 +216,7 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 		require.LessOrEqual(t, time.Since(start), patience)
 		require.Empty(t, accept)
 
-		send(t, h, "incr k 1\r\n")
+		h = post(t, s, "incr k 1\r\n")
 		go serve(<-accept, "2\r\n")
 		requireReply(t, h, "2\r\n")
 	})

@@ -14,6 +14,7 @@ type kind uint8
 const (
 	lineCommand    kind = iota // answered by one line
 	storageCommand             // carries a data block, answered by one line
+	versionCommand             // answered by one line; like those that follow it changes nothing
 	readCommand                // answered by VALUE blocks up to an END line
 	statsCommand               // answered by STAT lines up to an END line
 )
@@ -49,7 +50,11 @@ func parseCommand(b []byte) (int, kind, error) {
 		if len(args) == 0 { // what others answer is of other forms
 			return end, statsCommand, nil
 		}
-	case "incr", "decr", "delete", "touch", "version", "flush_all":
+	case "version":
+		if len(args) == 0 {
+			return end, versionCommand, nil
+		}
+	case "incr", "decr", "delete", "touch", "flush_all":
 		if !long && !bytes.HasSuffix(args, []byte("noreply")) {
 			return end, lineCommand, nil
 		}

@@ -23,7 +23,7 @@ func TestParseRequest(t *testing.T) {
 		{"incr k 1\r", 0, 0},
 		{"incr k 1\r\n", 10, lineCommand},
 		{"incr k 1\n", 9, lineCommand},
-		{"version\r\nget", 9, lineCommand},
+		{"version\r\nget", 9, versionCommand},
 		{"get " + long + "\r\n", 3006, readCommand},
 		{"gat 1 " + long + "\r\n", -1, 0},
 		{"incr " + long + " 1\r\n", -1, 0},
