@@ -1,10 +1,13 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,14 +24,26 @@ import (
 	"weir/counters/memcachedtest"
 )
 
-// flight is how long a distant store holds back what it is told. What is said
-// before the first answer has come back is on the same flight.
-const flight = 150 * time.Millisecond
+// quiet is how long nobody has anything to say or to do before a flight leaves for a distant
+// store: then those who have said it wait for answers.
+const quiet = 20 * time.Millisecond
 
-// A distantStore is a real Memcached behind a long wire.
+// A distantStore is a real Memcached behind a long wire. What is said on all connections before
+// an answer comes back is on the same flight.
 type distantStore struct {
-	addr    string
-	flights atomic.Int64 // with commands about limits of Envoy
+	addr  string
+	said  chan said
+	ended chan struct{}
+	// Flights with commands about limits of Envoy; with those about windows; and about others.
+	flights, windows, states atomic.Int64
+	// These have something to do before a flight leaves unless they are asleep.
+	memcached, weir atomic.Int64
+}
+
+// said is what was said on a connection, which goes on to Memcached.
+type said struct {
+	to    io.Writer
+	bytes []byte
 }
 
 func startDistantStore(t testing.TB) *distantStore {
@@ -36,8 +51,10 @@ func startDistantStore(t testing.TB) *distantStore {
 	server := memcachedtest.Start(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := &distantStore{addr: listener.Addr().String()}
+	s := &distantStore{addr: listener.Addr().String(), said: make(chan said), ended: make(chan struct{})}
+	s.memcached.Store(server.Stat("pid"))
 	var running sync.WaitGroup
+	running.Go(s.fly)
 	running.Go(func() {
 		for {
 			client, err := listener.Accept()
@@ -54,41 +71,90 @@ func startDistantStore(t testing.TB) *distantStore {
 				client.Close()
 			})
 			running.Go(func() {
-				s.carry(memcached, client)
-				memcached.Close()
+				defer memcached.Close()
+				for {
+					part := make([]byte, 1<<16)
+					n, err := client.Read(part)
+					if err != nil {
+						return
+					}
+					select {
+					case s.said <- said{memcached, part[:n]}:
+					case <-s.ended:
+						return
+					}
+				}
 			})
 		}
 	})
 	t.Cleanup(func() {
 		listener.Close()
 		server.Kill()
+		close(s.ended)
 		running.Wait()
 	})
 	return s
 }
 
-// carry passes on what client says, a flight after the first of it.
-func (s *distantStore) carry(memcached io.Writer, client net.Conn) {
-	part := make([]byte, 1<<16)
-	for {
-		_ = client.SetReadDeadline(time.Time{})
-		n, err := client.Read(part)
-		said := bytes.Clone(part[:n])
-		_ = client.SetReadDeadline(time.Now().Add(flight))
-		for err == nil {
-			n, err = client.Read(part)
-			said = append(said, part[:n]...)
+var (
+	aboutWindow = regexp.MustCompile("weir:envoy/[a-z]+-window-")
+	aboutState  = regexp.MustCompile("weir:envoy/[a-z]+-(bucket|log)-")
+)
+
+// fly has one flight after the other leave.
+func (s *distantStore) fly() {
+	const look = 5 * time.Millisecond
+	var flight []said
+	for looks := 0; ; {
+		var again <-chan time.Time
+		if len(flight) > 0 {
+			again = time.After(look)
 		}
-		if bytes.Contains(said, []byte("weir:envoy/")) {
-			s.flights.Add(1)
-		}
-		if _, writeErr := memcached.Write(said); writeErr != nil {
+		select {
+		case more := <-s.said:
+			flight, looks = append(flight, more), 0
+		case <-again:
+			if looks++; !asleep(s.weir.Load()) || !asleep(s.memcached.Load()) {
+				looks = 0
+			}
+		case <-s.ended:
 			return
 		}
-		if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
-			return
+		if looks < int(quiet/look) {
+			continue
+		}
+		windows, states := false, false
+		for _, s := range flight {
+			windows = windows || aboutWindow.Match(s.bytes)
+			states = states || aboutState.Match(s.bytes)
+		}
+		for count, has := range map[*atomic.Int64]bool{&s.flights: windows || states, &s.windows: windows, &s.states: states} {
+			if has {
+				count.Add(1)
+			}
+		}
+		for _, s := range flight {
+			_, _ = s.to.Write(s.bytes) // one that is closed is noticed by who reads
+		}
+		flight, looks = nil, 0
+	}
+}
+
+// asleep reports whether no thread of a process has anything to do, though it may have no turn
+// on a busy machine.
+func asleep(pid int64) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, thread := range threads {
+		stat, err := os.ReadFile(thread)
+		if err != nil {
+			continue // it has ended
+		}
+		_, state, _ := strings.Cut(string(stat), ") ") // behind its name
+		if !strings.HasPrefix(state, "S") {
+			return false
 		}
 	}
+	return true
 }
 
 // All descriptors of a request are one round trip to each server.
@@ -103,37 +169,53 @@ func TestDescriptorsShareTheirRoundTrips(t *testing.T) {
 		descriptors = append(descriptors, descriptor(fmt.Sprintf("k%d", i), "a"))
 	}
 	file := servertest.WriteFile(t, "shop.yaml", config)
-	p := startProcess(t, append([]string{"-memcached", stores[0].addr + "," + stores[1].addr,
-		"-grpc-listen", "127.0.0.1:0", "-envoy-config", file}, unhurried...)...)
-	c := dialGRPC(t, p.log, insecure.NewCredentials())
-	asks := func(descriptors []*common.RateLimitDescriptor) (rls.RateLimitResponse_Code, []int64) {
-		before := []int64{stores[0].flights.Load(), stores[1].flights.Load()}
+	start := func() rls.RateLimitServiceClient {
+		p := startProcess(t, append([]string{"-memcached", stores[0].addr + "," + stores[1].addr,
+			"-grpc-listen", "127.0.0.1:0", "-envoy-config", file}, unhurried...)...)
+		for _, s := range stores {
+			s.weir.Store(int64(p.cmd.Process.Pid))
+		}
+		return dialGRPC(t, p.log, insecure.NewCredentials())
+	}
+	c := start()
+	count := func() (n []int64) {
+		for _, s := range stores {
+			n = append(n, s.flights.Load(), s.windows.Load(), s.states.Load())
+		}
+		return n
+	}
+	asks := func(descriptors []*common.RateLimitDescriptor) (_ rls.RateLimitResponse_Code, all, windows, states []int64) {
+		before := count()
 		code := envoyAsks(t, c, descriptors...).OverallCode
-		return code, []int64{stores[0].flights.Load() - before[0], stores[1].flights.Load() - before[1]}
+		n := count()
+		for i := range n {
+			n[i] -= before[i]
+		}
+		return code, []int64{n[0], n[3]}, []int64{n[1], n[4]}, []int64{n[2], n[5]}
 	}
 	for i := range 2 {
-		code, flights := asks(descriptors)
+		code, flights, _, _ := asks(descriptors)
 		require.Equal(t, rls.RateLimitResponse_OK, code)
 		assert.Equal(t, []int64{1, 1}, flights, "request %d", i)
 	}
 	// The last has nothing left. What the others take is given back together.
-	code, flights := asks(descriptors)
+	code, flights, _, _ := asks(descriptors)
 	assert.Equal(t, rls.RateLimitResponse_OVER_LIMIT, code)
 	for _, n := range flights {
 		assert.LessOrEqual(t, n, int64(2), "%v", flights)
 	}
-	code, flights = asks(descriptors)
+	code, flights, _, _ = asks(descriptors)
 	assert.Equal(t, rls.RateLimitResponse_OVER_LIMIT, code)
 	assert.Equal(t, []int64{0, 0}, flights, "known by now")
 
-	// A process that doesn't know asks all, and gives back together too.
-	other := startProcess(t, append([]string{"-memcached", stores[0].addr + "," + stores[1].addr,
-		"-grpc-listen", "127.0.0.1:0", "-envoy-config", file}, unhurried...)...)
-	c = dialGRPC(t, other.log, insecure.NewCredentials())
-	code, flights = asks(descriptors)
+	// A process that doesn't know asks all, and gives back together too: windows once it has
+	// looked whether they were reset, and others once it has swapped what it has found, when
+	// it is its turn.
+	c = start()
+	code, _, windows, states := asks(descriptors)
 	assert.Equal(t, rls.RateLimitResponse_OVER_LIMIT, code)
-	for _, n := range flights {
-		assert.LessOrEqual(t, n, int64(4), "%v", flights)
+	for _, n := range append(windows, states...) {
+		assert.LessOrEqual(t, n, int64(3), "%v %v", windows, states)
 	}
 	for i := range 9 {
 		d := descriptors[i]
