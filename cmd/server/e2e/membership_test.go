@@ -30,7 +30,7 @@ func TestServersAreFoundByTheAddressesOfAHost(t *testing.T) {
 	server := memcachedtest.Start(t)
 	_, port, err := net.SplitHostPort(server.Addr)
 	require.NoError(t, err)
-	p := startProcess(t, "-memcached", "dns+localhost:"+port)
+	p := startProcess(t, append([]string{"-memcached", "dns+localhost:" + port}, unhurried...)...)
 	awaitReady(t, p)
 	_, body := p.Get(t, "/readyz")
 	assert.JSONEq(t, `{"ready":true,"draining":false,"servers":[{"server":"`+server.Addr+`","up":true}]}`, body)
