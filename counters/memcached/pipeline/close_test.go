@@ -23,6 +23,7 @@ type fullConn struct {
 
 type fullRawConn struct {
 	syscall.RawConn
+	conn        net.Conn
 	asked, full chan struct{}
 }
 
@@ -32,6 +33,12 @@ func (c fullRawConn) Control(func(fd uintptr)) error {
 	close(c.asked)
 	<-c.full
 	return nil
+}
+
+// Read waits until there is something, or never will be.
+func (c fullRawConn) Read(func(fd uintptr) bool) error {
+	_, err := c.conn.Read(make([]byte, 1))
+	return err
 }
 
 func (c *fullConn) Write(p []byte) (int, error) {
@@ -45,7 +52,7 @@ func TestNobodyWritesAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
 		defer server.Close()
-		conn := &fullConn{Conn: client, raw: fullRawConn{asked: make(chan struct{}), full: make(chan struct{})}}
+		conn := &fullConn{Conn: client, raw: fullRawConn{conn: client, asked: make(chan struct{}), full: make(chan struct{})}}
 		s := New(func(context.Context, string, string) (net.Conn, error) { return conn, nil }, 0)
 		h := newConn(t, s, "tcp", "a")
 		var asking sync.WaitGroup

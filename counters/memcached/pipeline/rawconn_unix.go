@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// rawConn does on a socket what net.Conn can't: write and read without waiting.
+// rawConn does on a socket what net.Conn can't: write and look without waiting, and read
+// by a system call of which the scheduler isn't told.
 type rawConn struct {
 	conn syscall.RawConn
 
@@ -18,8 +19,12 @@ type rawConn struct {
 	out      []byte
 	written  int
 	writeErr error
-	read     func(fd uintptr)
-	in       [1]byte
+	look     func(fd uintptr)
+	seen     [1]byte
+	saw      int
+	lookErr  error
+	read     func(fd uintptr) (done bool)
+	in       []byte
 	got      int
 	readErr  error
 }
@@ -36,8 +41,14 @@ func newRawConn(conn net.Conn) *rawConn {
 		return nil
 	}
 	r := &rawConn{conn: raw}
-	r.write = func(fd uintptr) { r.written, r.writeErr = syscall.Write(int(fd), r.out) }
-	r.read = func(fd uintptr) { r.got, r.readErr = syscall.Read(int(fd), r.in[:]) }
+	r.write = func(fd uintptr) { r.written, r.writeErr = write(fd, r.out) }
+	r.look = func(fd uintptr) { r.saw, r.lookErr = read(fd, r.seen[:]) }
+	r.read = func(fd uintptr) bool {
+		for r.readErr = syscall.EINTR; r.readErr == syscall.EINTR; {
+			r.got, r.readErr = read(fd, r.in)
+		}
+		return r.readErr != syscall.EAGAIN
+	}
 	return r
 }
 
@@ -66,16 +77,32 @@ func (r *rawConn) tryWrite(p []byte) (int, error) {
 // or has bytes to read. One goroutine at a time may call it, while nobody
 // reads.
 func (r *rawConn) check() error {
-	err := r.conn.Control(r.read)
+	err := r.conn.Control(r.look)
 	switch {
 	case err != nil:
 		return err
-	case notNow(r.readErr):
+	case notNow(r.lookErr):
 		return nil
-	case r.readErr != nil:
-		return r.readErr
-	case r.got == 0:
+	case r.lookErr != nil:
+		return r.lookErr
+	case r.saw == 0:
 		return io.EOF
 	}
 	return errUnasked
+}
+
+// Read is net.Conn's. One goroutine at a time may call it.
+func (r *rawConn) Read(p []byte) (int, error) {
+	r.in = p
+	err := r.conn.Read(r.read)
+	r.in = nil
+	switch {
+	case err != nil:
+		return 0, err
+	case r.readErr != nil:
+		return 0, r.readErr
+	case r.got == 0:
+		return 0, io.EOF
+	}
+	return r.got, nil
 }

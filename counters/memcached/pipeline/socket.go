@@ -3,6 +3,7 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"runtime"
@@ -66,6 +67,7 @@ type socket struct {
 	conn     net.Conn
 	endpoint endpoint
 	raw      *rawConn        // nil when only conn can be used
+	reader   io.Reader       // one of the two
 	drain    func()          // the method value, made once
 	running  *sync.WaitGroup // counts the goroutine that drains
 	lost     func()          // called once, when the connection is lost
@@ -98,6 +100,9 @@ type socket struct {
 
 func newSocket(conn net.Conn, e endpoint, timeout time.Duration, running *sync.WaitGroup) *socket {
 	s := &socket{conn: conn, endpoint: e, running: running, raw: newRawConn(conn), resume: make(chan struct{}, 1), in: make([]byte, 64<<10)}
+	if s.reader = conn; s.raw != nil {
+		s.reader = s.raw
+	}
 	s.drain = s.writeAll
 	s.stalled = max(stallLooks, 2+int(timeout/lookInterval))
 	s.look = time.Now().Add(lookInterval)
@@ -367,7 +372,7 @@ func (s *socket) wakeReader() {
 // are for. The reader may also be woken without any. After an error the
 // connection is lost.
 func (s *socket) step() error {
-	n, err := s.conn.Read(s.in)
+	n, err := s.reader.Read(s.in)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = s.checkStall()
 	}
