@@ -41,7 +41,7 @@ func (w *Workers) begin() {
 	for w.running < w.most && len(w.waiting) > 0 {
 		f := w.next()
 		w.running++
-		w.ended.Go(func() { w.work(f) })
+		w.ended.Go(Grown(func() { w.work(f) }))
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"runtime"
 	"time"
+
+	"weir/counters"
 )
 
 // patience is how long Together may take until another goroutine goes on with its loop: a
@@ -37,7 +39,7 @@ func newLoops(like loop) (loops []*loop) {
 		l := like
 		if l.epoll = newEpoll(); l.epoll != nil {
 			loops = append(loops, &l)
-			go l.run()
+			go counters.Grown(l.run)()
 		}
 	}
 	return loops
@@ -68,7 +70,7 @@ func (l *loop) returns(c *conn) bool {
 // run reads requests and has them answered, until the epoll is closed, or until another
 // goroutine does so.
 func (l *loop) run() {
-	next := time.AfterFunc(time.Hour, l.run)
+	next := time.AfterFunc(time.Hour, counters.Grown(l.run))
 	next.Stop()
 	var came arrivals
 	room, set := make([]Exchange, mostArrivals), make([]*Exchange, 0, mostArrivals)

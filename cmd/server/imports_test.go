@@ -72,7 +72,7 @@ var folders = map[string]struct {
 	"api/telemetry": {[]string{"counters", "counters/topk", "api/policy", "api/decide"}, []string{
 		"github.com/prometheus/client_golang", "github.com/prometheus/client_model/go", // which tells what a counter has counted
 	}},
-	"api/plain":   {},
+	"api/plain":   {[]string{"counters"}, nil},
 	"api/console": {},
 	"api": {[]string{"counters", "counters/topk", "api/plain", "api/policy", "api/overrides", "api/fleet", "api/receipt", "api/decide", "api/telemetry"}, []string{
 		"github.com/go-json-experiment/json", echo, "github.com/prometheus/client_golang",

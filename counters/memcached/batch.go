@@ -46,7 +46,7 @@ func (s *Store) doMany(keys []string, many *many) {
 		if len(share.waiting) == len(keys) {
 			share.run()
 		} else if len(share.waiting) > 0 {
-			many.running.Go(share.run)
+			many.running.Go(counters.Grown(share.run))
 		}
 	}
 	many.running.Wait()
@@ -300,7 +300,7 @@ func (s *share) next(c *session, p *piece) {
 	}
 	if len(s.waiting) > 0 && s.senders > 0 {
 		s.senders--
-		s.sending.Go(s.send)
+		s.sending.Go(counters.Grown(s.send))
 	}
 }
 
