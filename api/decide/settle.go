@@ -71,11 +71,18 @@ type Settling struct {
 //
 // Settle calls done with the number and the outcome of each as soon as that is known. The
 // error is the Err of a Settling, an Invalid, an UnknownPolicy, ErrLate, an Unclaimed or a *Panic. Calls of done may
-// come concurrently, and must not panic. Settle returns after the last, and takes no longer
-// than the store timeout.
+// come concurrently, must not panic, and must not keep the Settlement. Settle returns after the
+// last, and takes no longer than the store timeout.
 func (e *Engine) Settle(asked []Settling, done func(i int, s *Settlement, err error)) {
-	all := newSettlements(&e.Config, len(asked), done)
-	limits := make([]SettledLimit, 0, len(asked)) // of all
+	var failed atomic.Bool
+	all := newSettlements(&e.Config, 0, func(i int, s *Settlement, err error) {
+		if err != nil {
+			failed.Store(true)
+		}
+		done(i, s, err)
+	})
+	all.all, all.claims = settlementScratch.Get(len(asked))[:0], claimScratch.Get(len(asked))[:0]
+	limits := settledScratch.Get(len(asked))[:0] // of all
 	for i := range asked {
 		r, err := &asked[i].Receipt, asked[i].Err
 		var d *Decider
@@ -92,8 +99,19 @@ func (e *Engine) Settle(asked []Settling, done func(i int, s *Settlement, err er
 		}
 		all.add(i, d, r, asked[i].Consumed, limits[first:])
 	}
-	all.settle(&e.Claims)
+	if all.settle(&e.Claims); failed.Load() { // what has failed may be made late
+		return
+	}
+	settledScratch.Put(limits)
+	settlementScratch.Put(all.all)
+	claimScratch.Put(all.claims)
 }
+
+var (
+	settledScratch    counters.Scratch[SettledLimit]
+	settlementScratch counters.Scratch[settlement]
+	claimScratch      counters.Scratch[claim]
+)
 
 // keyOf returns the key by which the settlement of r is claimed.
 func (d *Decider) keyOf(r *receipt.Receipt) string {
@@ -230,7 +248,7 @@ func (s *settlement) change() {
 		case l.Lease > 0: // somebody may wait for the place elsewhere
 			q.Cost = l.Refunded
 			if l.untold {
-				s.releaseAgain(l.Limiter, q, l.Decision)
+				s.by.releaseAgain(l.Limiter, q, l.Decision)
 			}
 			s.left.Add(1)
 			_ = l.Limiter.RefundSoon(s.ctx, q, l.Decision, func(panicked any) {
@@ -262,10 +280,10 @@ const toldWithin = 3 * time.Second
 
 // releaseAgain ends a lease a second time, later: an instance that admitted it without the store
 // may tell the store of it only now, and then its place would be held until it is over.
-func (s *settlement) releaseAgain(limiter counters.Limiter, q counters.Request, taken counters.Decision) {
+func (d *Decider) releaseAgain(limiter counters.Limiter, q counters.Request, taken counters.Decision) {
 	time.AfterFunc(toldWithin, func() {
 		_ = contain(func() {
-			_ = limiter.RefundSoon(&counters.Deadline{At: s.by.Now().Add(s.by.StoreTimeout)}, q, taken, func(any) {})
+			_ = limiter.RefundSoon(&counters.Deadline{At: d.Now().Add(d.StoreTimeout)}, q, taken, func(any) {})
 		})
 	})
 }

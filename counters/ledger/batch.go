@@ -24,7 +24,8 @@ type ManyBook[A any] struct {
 	mu      sync.Mutex
 	refunds []refund[A] // of which the store is told together
 
-	groups counters.Scratch[group[A]]
+	refundScratch counters.Scratch[refund[A]]
+	groups        counters.Scratch[group[A]]
 }
 
 // A Many is the calls of many clients whose exchanges go together.
@@ -124,6 +125,9 @@ func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken 
 func (b *ManyBook[A]) soon(ctx context.Context, f refund[A]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.refunds == nil {
+		b.refunds = b.refundScratch.Get(1)[:0]
+	}
 	if b.refunds = append(b.refunds, f); len(b.refunds) > 1 {
 		return
 	}
@@ -148,7 +152,7 @@ func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 	b.mu.Unlock()
 	// Those of one client follow one another.
 	slices.SortFunc(refunds, func(f, g refund[A]) int { return strings.Compare(f.request.Client, g.request.Client) })
-	requests := make([]counters.Request, len(refunds))
+	requests := requestScratch.Get(len(refunds))
 	for i := range refunds {
 		requests[i] = refunds[i].request
 	}
@@ -173,11 +177,16 @@ func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 		case f.told == nil:
 			b.tellLater(f.record, f.request)
 		default: // others are asking about the client, most likely
+			f := *f
 			b.config.Options.Background.Go(func() {
 				defer func() { f.told(recover()) }()
 				_ = b.tell(ctx, Request[A]{Request: f.request, Kind: Tells, Record: f.record})
 			})
 		}
+	}
+	if panicked == nil { // else others may be at work
+		b.refundScratch.Put(refunds)
+		requestScratch.Put(requests)
 	}
 }
 
@@ -198,7 +207,10 @@ func (b *ManyBook[A]) many(ctx context.Context, kind Kind, requests []counters.R
 	}
 }
 
-var keyScratch counters.Scratch[string]
+var (
+	keyScratch     counters.Scratch[string]
+	requestScratch counters.Scratch[counters.Request]
+)
 
 // ask has the store asked, and returns when all calls are answered. m isn't used any more.
 func (m *Many[A]) ask() {
