@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -204,9 +205,11 @@ func TestDescriptorsShareTheirRoundTrips(t *testing.T) {
 	for _, n := range flights {
 		assert.LessOrEqual(t, n, int64(2), "%v", flights)
 	}
-	code, flights, _, _ = asks(descriptors)
-	assert.Equal(t, rls.RateLimitResponse_OVER_LIMIT, code)
-	assert.Equal(t, []int64{0, 0}, flights, "known by now")
+	// Known by now, for as long as it is fresh: a busy machine may ask again too late.
+	require.Eventually(t, func() bool {
+		code, flights, _, _ = asks(descriptors)
+		return code == rls.RateLimitResponse_OVER_LIMIT && slices.Max(flights) == 0
+	}, servertest.Patience, time.Millisecond, "%v", &flights)
 
 	// A process that doesn't know asks all, and gives back together too: windows once it has
 	// looked whether they were reset, and others once it has swapped what it has found, when
