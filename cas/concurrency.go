@@ -3,6 +3,7 @@ package cas
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/bits"
 	"time"
 
@@ -74,9 +75,9 @@ func (p places) last(a, now int64) int64 {
 
 // find returns the time and the cost of the lease in s that a names; 0 if there is none.
 func (p places) find(s logState, a int64) (at, cost int64) {
-	for t, cost := range s.all() {
-		if sameLease(t, a) {
-			return t, cost
+	for e := range p.all(s) {
+		if sameLease(e.first, a) {
+			return e.first, e.cost
 		}
 	}
 	return 0, 0
@@ -93,8 +94,8 @@ func (p places) begins(live logState, r counters.Request) (at, held int64) {
 	at = int64(name)
 	for taken := true; taken; {
 		taken = false
-		for t := range live.all() { // those of one moment are in the order of their names
-			if sameLease(t, at) {
+		for e := range p.all(live) { // those of one moment are in the order of their names
+			if sameLease(e.first, at) {
 				at, taken = at+1, true
 			}
 		}
@@ -105,7 +106,7 @@ func (p places) begins(live logState, r counters.Request) (at, held int64) {
 // room returns the most that r may take, which holds so much of it. That it keeps, whatever
 // the limit is by now.
 func (p places) room(live logState, r counters.Request, held int64) int64 {
-	free := logLimit(r) - live.used
+	free := p.limit(r.Limit) - live.sum
 	if held > 0 {
 		free = held + max(0, free)
 	}
@@ -114,46 +115,38 @@ func (p places) room(live logState, r counters.Request, held int64) int64 {
 
 // step admits r if there is room beside what it holds.
 func (p places) step(s logState, r counters.Request) (logState, counters.Decision) {
-	live := p.live(s, r)
+	live, _ := p.live(s, r)
 	at, held := p.begins(live, r)
 	if room := p.room(live, r, held); r.Cost == 0 || r.Cost > room {
-		return s, p.decision(live, r, r.Cost <= room)
+		return s, p.decision(live, live.sum, r, r.Cost <= room)
 	}
 	live = p.hold(live, at, r.Cost, held > 0)
-	d := p.decision(live, r, true)
+	d := p.decision(live, live.sum, r, true)
 	d.Receipt = counters.Receipt{Generation: live.generation, Position: at}
 	return live, d
 }
 
 func (p places) peek(s logState, r counters.Request) counters.Decision {
-	live := p.live(s, r)
+	live, _ := p.live(s, r)
 	_, held := p.begins(live, r)
-	return p.decision(live, r, r.Cost <= p.room(live, r, held))
+	return p.decision(live, live.sum, r, r.Cost <= p.room(live, r, held))
 }
 
-// hold returns s, the memory of which it takes over, with a lease that begins at a time, in
-// the place of the one that is renewed.
+// hold returns s with a lease that begins at a time, in the place of the one that is renewed.
 func (p places) hold(s logState, at, cost int64, renewed bool) logState {
 	if renewed {
-		generation, time := s.generation, s.time
-		rest, held := p.without(s, at, counters.MaxCost)
-		s, cost = rest, max(cost, held)
-		s.generation, s.time = generation, time // also of what was the only one
+		before, held := p.find(s, at)
+		s = p.changed(s, before, -held)
+		cost = max(cost, held)
 	}
-	s.put(at, cost)
-	return s
-}
-
-// without returns a new state without a cost of a lease, and how much that is.
-func (p places) without(s logState, a, cost int64) (rest logState, found int64) {
-	at, _ := p.find(s, a)
-	return s.without(at, cost)
+	s.generation = cmp.Or(s.generation, at)
+	return p.short(p.changed(s, at, cost), 0)
 }
 
 // charge has the leases of debts begin when they were decided to, unless they have ended.
 func (p places) charge(s logState, debts ...*debt) logState {
 	for _, d := range debts {
-		s = p.live(s, d.request())
+		s, _ = p.live(s, d.request())
 		at := cmp.Or(d.position, d.now)
 		before, held := p.find(s, at)
 		renewed := held > 0 && (d.renews != 0 || before > at)
@@ -161,7 +154,6 @@ func (p places) charge(s logState, debts ...*debt) logState {
 			at = max(at, before) // as of a renewal that was told before
 		}
 		if s.time = max(s.time, at); !outside(at, s.time, p.window) {
-			s.forget(s.used + d.cost - mostLogged)
 			s = p.hold(s, at, d.cost, renewed)
 		}
 	}
@@ -169,19 +161,21 @@ func (p places) charge(s logState, debts ...*debt) logState {
 }
 
 // refund ends the lease of d, of whatever state, if there still is one, or those that end
-// first. One that was to be renewed goes on. It takes over the memory of s.
+// first. One that was to be renewed goes on.
 func (p places) refund(s logState, d *debt) logState {
 	switch {
 	case d.renews != 0:
 		return s
 	case d.position != counters.EarliestLeases:
-		s, _ = p.without(s, cmp.Or(d.position, d.now), d.cost)
-		return s
+		at, _ := p.find(s, cmp.Or(d.position, d.now))
+		s = p.changed(s, at, -d.cost)
+	default:
+		s, _ = p.live(s, d.request())
+		s = p.without(s, math.MinInt64, d.cost)
 	}
-	if s = p.live(s, d.request()); s.used <= d.cost {
+	if s.n == 0 {
 		return logState{}
 	}
-	s.forget(d.cost)
 	return s
 }
 
@@ -189,9 +183,9 @@ func (p places) refund(s logState, d *debt) logState {
 func (p places) fuller(present, known logState, r counters.Request) (logState, bool) {
 	last := make(map[int64]int64)
 	for _, s := range []logState{present, known} {
-		for t := range s.all() {
-			name := p.last(t, 0)
-			last[name] = max(last[name], t)
+		for e := range p.all(s) {
+			name := p.last(e.first, 0)
+			last[name] = max(last[name], e.first)
 		}
 	}
 	renewed := func(t int64) int64 { return last[p.last(t, 0)] }

@@ -191,3 +191,18 @@ func TestALeaseOfRightBehindAResetStays(t *testing.T) {
 	require.True(t, d.Allowed)
 	assert.LessOrEqual(t, d.Remaining, int64(2))
 }
+
+// Who knows that a lease was renewed puts that back into a state that is older than it.
+func TestARenewalIsPutBackIntoAnOlderState(t *testing.T) {
+	t.Parallel()
+	p := places{log{window: time.Minute}}
+	r := counters.Request{Cost: 1, Limit: 2, Now: clock(t, "12:00:00")}
+	present, d := p.step(logState{}, r)
+	r.Now, r.Renews = clock(t, "12:00:30"), d.Receipt.Position
+	known, _ := p.step(p.clone(present), r)
+	s, _ := p.fuller(present, known, r)
+	decoded, err := p.decode(p.encode(nil, s))
+	require.NoError(t, err)
+	r.Now = clock(t, "12:01:20")
+	assert.EqualValues(t, 1, p.peek(decoded, counters.Request{Limit: 2, Now: r.Now}).Remaining)
+}

@@ -16,7 +16,7 @@ import (
 	"weir/counters/racetest"
 )
 
-func countingClient(t require.TestingT, window time.Duration, entries int64, countDenied bool) *client[countingState] {
+func countingClient(t require.TestingT, window time.Duration, entries int64, countDenied bool) *client[logState] {
 	l, err := newCountingLog(window, entries, countDenied)
 	require.NoError(t, err)
 	c := newClient(l)
@@ -37,7 +37,7 @@ func TestCountingLogKeepsItsBounds(t *testing.T) {
 		c := countingClient(t, window, entries, false)
 		now := clock(t, "12:00:00")
 		admitted := &logModel{window: window}
-		longer := &logModel{window: window + time.Duration(c.algorithm.(counting).grain())}
+		longer := &logModel{window: window + time.Duration(c.algorithm.(log).grain())}
 		share := (limit + entries - 1) / entries
 		pause := rapid.SampledFrom([]int64{10, 100, 2 * limit}).Draw(t, "pace")
 		for range rapid.IntRange(1, 300).Draw(t, "requests") {
@@ -51,7 +51,7 @@ func TestCountingLogKeepsItsBounds(t *testing.T) {
 				_, used := longer.live(now.UnixNano())
 				require.Greater(t, used+r.Cost, limit-max(0, share-2))
 			}
-			require.LessOrEqual(t, int64(len(c.state(t).entries)), 2*entries+1)
+			require.LessOrEqual(t, int64(c.state(t).n), 2*entries+1)
 			require.LessOrEqual(t, c.peek(t, r).ResetAfter, c.algorithm.lasts())
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(window)/pause).Draw(t, "pause")))
 		}
@@ -123,10 +123,10 @@ func TestCountingLogRefusesWhatItHasNotWritten(t *testing.T) {
 	ns := uint64(second(10))
 	s, err := l.decode(older(0, second(10), 0, ns-1, 2, 2, 0, most-3))
 	require.NoError(t, err)
-	require.Equal(t, []counted{{second(10), second(20) - 1, 2}, {second(20), second(20), most - 3}, {second(30), second(30), 1}}, s.entries)
+	require.Equal(t, []entry{{second(10), second(20) - 1, 2}, {second(20), second(20), most - 3}, {second(30), second(30), 1}}, slices.Collect(l.all(s)))
 	s, err = l.decode(older(0, second(10), 0, 2, 7, 3, 3, 8)) // which overlap
 	require.NoError(t, err)
-	require.Equal(t, []counted{{second(10), second(10) + 2, 7}, {second(10) + 1, second(10) + 4, 8}, {second(30), second(30), 1}}, s.entries)
+	require.Equal(t, []entry{{second(10), second(10) + 2, 7}, {second(10) + 1, second(10) + 4, 8}, {second(30), second(30), 1}}, slices.Collect(l.all(s)))
 	require.NoError(t, errOf(l.decode(header(0, most))))
 	for name, data := range map[string][]byte{
 		"no newest":                    header(),
@@ -185,9 +185,9 @@ func TestCountingLogWhateverComes(t *testing.T) {
 				for range rapid.IntRange(1, 30).Draw(t, "times") {
 					now = now.Add(pause)
 					r := counters.Request{Cost: cost, Limit: limit, Now: now}
-					most := max(2*int(entries)+1, len(c.state(t).entries))
+					most := max(2*int(entries)+1, c.state(t).n)
 					d := c.ask(t, r)
-					require.LessOrEqual(t, len(c.state(t).entries), most)
+					require.LessOrEqual(t, c.state(t).n, most)
 					if !d.Allowed || cost == 0 {
 						continue
 					}
@@ -206,7 +206,7 @@ func TestCountingLogWhateverComes(t *testing.T) {
 				before := c.state(t).time
 				c.refund(t, requests[i])
 				admitted.list, requests = slices.Delete(admitted.list, i, i+1), slices.Delete(requests, i, i+1)
-				if len(c.state(t).entries) > 0 {
+				if c.state(t).n > 0 {
 					return
 				}
 				now = time.Unix(0, max(now.UnixNano(), before)) // the log forgets what its time was
@@ -245,7 +245,7 @@ func TestCountingLogStaysShortAboveItsLimit(t *testing.T) {
 	for range 100 {
 		r.Now = r.Now.Add(time.Millisecond)
 		require.False(t, c.ask(t, r).Allowed)
-		require.LessOrEqual(t, len(c.state(t).entries), 2*MinLogEntries+1)
+		require.LessOrEqual(t, c.state(t).n, 2*MinLogEntries+1)
 	}
 }
 
@@ -258,7 +258,7 @@ func TestJoinedEntriesHaveNoMoreThanTheirShare(t *testing.T) {
 	const entries, share = MinLogEntries, 4
 	const limit = entries * share
 	c := countingClient(t, time.Minute, entries, false)
-	grain := c.algorithm.(counting).grain()
+	grain := c.algorithm.(log).grain()
 	now := clock(t, "12:00:00").UnixNano() / grain * grain
 	admitted := &logModel{window: time.Minute}
 	random := rand.New(rand.NewPCG(1, 2))
@@ -327,8 +327,8 @@ func TestWhatIsLostOfACountingLogIsPutBack(t *testing.T) {
 			return counters.Request{Cost: rapid.OneOf(rapid.Just(int64(1)), rapid.Int64Range(1, 3)).Draw(t, "cost"), Limit: limit, Now: now}
 		}
 		exact := &logModel{window: time.Minute}
-		var seen []countingState // after each
-		ask := func(s countingState, n int) countingState {
+		var seen []logState // after each
+		ask := func(s logState, n int) logState {
 			for range n {
 				r := request()
 				next, d := l.step(l.clone(s), r)
@@ -340,13 +340,13 @@ func TestWhatIsLostOfACountingLogIsPutBack(t *testing.T) {
 			}
 			return s
 		}
-		ask(countingState{}, rapid.IntRange(1, 30).Draw(t, "before"))
+		ask(logState{}, rapid.IntRange(1, 30).Draw(t, "before"))
 		here, there := rapid.SampledFrom(seen).Draw(t, "here"), rapid.SampledFrom(seen).Draw(t, "there")
 		known := max(here.time, there.time)
 		exact.list = slices.DeleteFunc(exact.list, func(e logged) bool { return e.time > known })
 
 		r := request()
-		s, more := l.fuller(countingState{}, here, r)
+		s, more := l.fuller(logState{}, here, r)
 		if !more {
 			return // it has left the window
 		}
@@ -364,7 +364,8 @@ func TestWhatIsLostOfACountingLogIsPutBack(t *testing.T) {
 		require.False(t, more)
 		decoded, err := l.decode(l.encode(nil, s))
 		require.NoError(t, err)
-		require.Equal(t, s, decoded)
+		require.Equal(t, l.list(s, 0), l.list(decoded, 0))
+		require.Equal(t, []int64{s.generation, s.time, s.sum, s.ends}, []int64{decoded.generation, decoded.time, decoded.sum, decoded.ends})
 	})
 }
 
@@ -375,23 +376,23 @@ func TestWhatACountingLogIsChargedStaysForAWindow(t *testing.T) {
 	l, err := newCountingLog(time.Minute, MinLogEntries, false)
 	require.NoError(t, err)
 	second := func(n int64) int64 { return clock(t, "12:00:00").UnixNano() + n*int64(time.Second) }
-	of := func(entries ...counted) countingState {
+	of := func(entries ...entry) logState {
 		if len(entries) == 0 {
-			return countingState{}
+			return logState{}
 		}
-		return countingState{generation: entries[0].first, time: entries[len(entries)-1].last, entries: entries}
+		return l.logOf(entries, entries[0].first, entries[len(entries)-1].last)
 	}
 	for _, test := range []struct {
 		name     string
-		state    countingState
+		state    logState
 		at, cost int64
 		used     map[int64]int64 // after seconds
 	}{
 		{"an empty log", of(), 10, 3, map[int64]int64{59: 3, 69: 3, 71: 0}},
-		{"later than the log", of(counted{second(0), second(5), 3}), 10, 2, map[int64]int64{59: 5, 64: 4, 66: 2, 69: 2, 71: 0}},
-		{"before the log", of(counted{second(30), second(30), 1}), 10, 2, map[int64]int64{59: 3, 69: 3, 71: 1, 91: 0}},
-		{"more than there is room for", of(counted{second(30), second(30), 19}), 10, 5, map[int64]int64{59: 24, 71: 19, 91: 0}},
-		{"what has left", of(counted{second(80), second(80), 1}), 10, 5, map[int64]int64{81: 1}},
+		{"later than the log", of(entry{second(0), second(5), 3}), 10, 2, map[int64]int64{59: 5, 64: 4, 66: 2, 69: 2, 71: 0}},
+		{"before the log", of(entry{second(30), second(30), 1}), 10, 2, map[int64]int64{59: 3, 69: 3, 71: 1, 91: 0}},
+		{"more than there is room for", of(entry{second(30), second(30), 19}), 10, 5, map[int64]int64{59: 24, 71: 19, 91: 0}},
+		{"what has left", of(entry{second(80), second(80), 1}), 10, 5, map[int64]int64{81: 1}},
 	} {
 		charged := l.charge(l.clone(test.state), &debt{now: second(test.at), limit: 20, cost: test.cost})
 		for at, want := range test.used {
@@ -448,7 +449,7 @@ func TestLongestCountingLog(t *testing.T) {
 		l, err := newCountingLog(counters.MaxWindow, test.entries, false)
 		require.NoError(t, err)
 		random := rand.New(rand.NewPCG(1, 2))
-		var s countingState
+		var s logState
 		longest, size := 0, 0
 		now := clock(t, "12:00:00")
 		for i := range 10 * test.entries {
@@ -458,7 +459,7 @@ func TestLongestCountingLog(t *testing.T) {
 			}
 			s, _ = l.step(s, counters.Request{Cost: cost, Limit: counters.MaxLimit, Now: now})
 			now = now.Add(time.Duration(random.Int64N(int64(counters.MaxWindow) / test.entries)))
-			longest, size = max(longest, len(s.entries)), max(size, len(l.encode(nil, s)))
+			longest, size = max(longest, s.n), max(size, len(l.encode(nil, s)))
 		}
 		assert.InDelta(t, 2*test.entries, longest, float64(test.entries)/2)
 		assert.LessOrEqual(t, size, test.most, "%d entries", test.entries)
@@ -507,20 +508,20 @@ func TestWhatIsPutBackOfAnEntryEndsLast(t *testing.T) {
 	l, err := newCountingLog(time.Minute, MinLogEntries, false)
 	require.NoError(t, err)
 	first, last := clock(t, "12:00:00").UnixNano(), clock(t, "12:00:10").UnixNano()
-	short := countingState{first, first, []counted{{first, first, 1}}}
-	long := countingState{first, last, []counted{{first, last, 1}}}
+	short := l.logOf([]entry{{first, first, 1}}, first, first)
+	long := l.logOf([]entry{{first, last, 1}}, first, last)
 	r := counters.Request{Limit: 8, Now: clock(t, "12:00:20")}
 	s, more := l.fuller(short, long, r)
 	assert.True(t, more)
-	assert.Equal(t, l.rounded(last), ends(s.entries))
+	assert.Equal(t, l.rounded(last), s.ends)
 	_, more = l.fuller(long, short, r)
 	assert.False(t, more)
 
-	beside := countingState{first, last, []counted{{first, last, 1}, {first, first, 1}}}
-	several := countingState{first, first, []counted{{first, first, 3}}}
+	beside := l.logOf([]entry{{first, last, 1}, {first, first, 1}}, first, last)
+	several := l.logOf([]entry{{first, first, 3}}, first, first)
 	s, more = l.fuller(several, beside, r)
 	assert.True(t, more)
-	assert.Equal(t, l.rounded(last), ends(s.entries))
+	assert.Equal(t, l.rounded(last), s.ends)
 }
 
 // Neighbours that are joined stay until the last of both, where they overlap too.
@@ -529,14 +530,15 @@ func TestJoinedEntriesStayUntilTheLastOfBoth(t *testing.T) {
 	l, err := newCountingLog(time.Minute, MinLogEntries, false)
 	require.NoError(t, err)
 	second := func(n int64) int64 { return clock(t, "12:00:00").UnixNano() + n*int64(time.Second) }
-	s := countingState{second(0), second(50), []counted{{second(0), second(50), 2}}}
+	entries := []entry{{second(0), second(50), 2}}
 	for n := range int64(2*MinLogEntries + 1) {
-		s.entries = append(s.entries, counted{second(n), second(n), 1})
+		entries = append(entries, entry{second(n), second(n), 1})
 	}
+	s := l.logOf(entries, second(0), second(50))
 	joined := l.short(l.clone(s), 20)
-	require.Less(t, len(joined.entries), len(s.entries))
+	require.Less(t, joined.n, s.n)
 	for n := range int64(120) {
-		assert.GreaterOrEqual(t, l.used(joined.entries, second(n)), l.used(s.entries, second(n)), "after %d s", n)
+		assert.GreaterOrEqual(t, l.used(joined, second(n)), l.used(s, second(n)), "after %d s", n)
 	}
 }
 
@@ -546,9 +548,9 @@ func TestOverlappingEntriesTellWhenACostFits(t *testing.T) {
 	t.Parallel()
 	c := countingClient(t, time.Minute, MinLogEntries, false)
 	second := func(n int) int64 { return clock(t, "12:00:00").UnixNano() + int64(n)*int64(time.Second) }
-	c.stored = c.algorithm.encode(nil, countingState{second(0), second(50), []counted{
+	c.stored = c.algorithm.encode(nil, c.algorithm.(log).logOf([]entry{
 		{second(0), second(40), 5}, {second(10), second(20), 3}, {second(15), second(15), 1}, {second(15), second(50), 2},
-	}})
+	}, second(0), second(50)))
 	for cost, want := range []time.Duration{0, 10, 20, 25, 25, 30, 30, 50, 50, 50, 50, 60} {
 		d := c.peek(t, counters.Request{Cost: int64(cost), Limit: 11, Now: clock(t, "12:00:50")})
 		assert.Equal(t, want*time.Second, d.RetryAfter, cost)

@@ -326,7 +326,8 @@ func TestLeasesAreFoundByEachOfTheirReceipts(t *testing.T) {
 					used += l.cost
 				}
 			}
-			require.Equal(t, used, p.live(p.clone(s), r).used)
+			now, _ := p.live(p.clone(s), r)
+			require.Equal(t, used, now.sum)
 			again, err := p.decode(p.encode(nil, s))
 			require.NoError(t, err)
 			require.Equal(t, p.encode(nil, s), p.encode(nil, again))

@@ -54,7 +54,7 @@ func TestCountingLogKeepsItsBoundsWhenLimitsChange(t *testing.T) {
 		c := countingClient(t, time.Minute, entries, false)
 		now := clock(t, "12:00:00")
 		admitted := &logModel{window: time.Minute}
-		longer := &logModel{window: time.Minute + time.Duration(c.algorithm.(counting).grain())}
+		longer := &logModel{window: time.Minute + time.Duration(c.algorithm.(log).grain())}
 		var highest int64
 		for range rapid.IntRange(1, 300).Draw(t, "requests") {
 			limit := rapid.SampledFrom([]int64{5, 40, 400}).Draw(t, "limit")

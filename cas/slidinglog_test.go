@@ -145,7 +145,7 @@ func TestSlidingLogCountedDenialsKeepItSmall(t *testing.T) {
 	assert.Len(t, c.stored, 1+8+6+1+6*(5+1), "format, base, generation, lag, and six entries")
 	r.Cost = counters.MaxCost
 	assert.False(t, c.ask(t, r).Allowed)
-	assert.Equal(t, int64(6), c.state(t).used)
+	assert.Equal(t, int64(6), c.state(t).sum)
 }
 
 func TestSlidingLogGivesBack(t *testing.T) {
@@ -322,7 +322,7 @@ func TestSlidingLogForgetsOnlyWhatDecidesNothing(t *testing.T) {
 			d := c.ask(t, r)
 			require.Equal(t, allowed, d.Allowed)
 			require.Equal(t, max(0, limit-used), d.Remaining)
-			require.LessOrEqual(t, c.state(t).used, limit+1)
+			require.LessOrEqual(t, c.state(t).sum, limit+1)
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(700*time.Millisecond)).Draw(t, "pause")))
 		}
 	})
@@ -362,12 +362,12 @@ func TestSlidingLogStepReusesItsMemory(t *testing.T) {
 	require.NoError(t, err)
 	r := counters.Request{Cost: 1, Limit: 100, Now: clock(t, "12:00:00")}
 	s, _ := l.step(logState{}, r)
-	s.entries = slices.Grow(s.entries, 10_000)
+	s.older = slices.Grow(s.older, 10_000)
 	assert.Zero(t, testing.AllocsPerRun(1000, func() {
 		r.Now = r.Now.Add(700 * time.Millisecond)
 		s, _ = l.step(s, r)
 	}))
-	assert.Equal(t, int64(86), s.used)
+	assert.Equal(t, int64(86), s.sum)
 }
 
 // What is remembered of a client must not change under those who read it.
@@ -401,10 +401,10 @@ func TestALogGivesBackOnlyWhatStands(t *testing.T) {
 	first, _ := l.step(logState{}, request(0, 3))
 	_, lost := l.step(l.clone(first), request(time.Second, 5))
 	others, _ := l.step(first, request(2*time.Second, 6))
-	assert.EqualValues(t, 9, l.refund(others, newDebt(request(time.Second, 5), lost)).used)
+	assert.EqualValues(t, 9, l.refund(others, newDebt(request(time.Second, 5), lost)).sum)
 
 	// By a clock that is behind it stands at the time of the state, and is given back there.
 	late, taken := l.step(others, request(time.Second, 5))
-	assert.EqualValues(t, 14, late.used)
-	assert.EqualValues(t, 9, l.refund(late, newDebt(request(time.Second, 5), taken)).used)
+	assert.EqualValues(t, 14, late.sum)
+	assert.EqualValues(t, 9, l.refund(late, newDebt(request(time.Second, 5), taken)).sum)
 }

@@ -32,17 +32,8 @@ func (b bucket) usage(s bucketState, r counters.Request) counters.Usage {
 }
 
 func (l log) usage(s logState, r counters.Request) (u counters.Usage) {
-	live := l.live(s, r)
-	for t, cost := range live.all() {
-		at := time.Unix(0, t)
-		u.Entries = append(u.Entries, counters.EntryUsage{First: at, Last: at, Until: at.Add(l.window), Cost: cost})
-	}
-	return u
-}
-
-func (l counting) usage(s countingState, r counters.Request) (u counters.Usage) {
 	live, _ := l.live(s, r)
-	for _, e := range live.entries {
+	for e := range l.all(live) {
 		last := time.Unix(0, e.last)
 		u.Entries = append(u.Entries, counters.EntryUsage{
 			First: time.Unix(0, e.first), Last: last, Until: last.Add(l.window), Cost: l.inUse(e, live.time),
