@@ -17,8 +17,8 @@ type slot struct {
 	// count is what the store has, as last seen or as this process has made it, including
 	// what it has lost since.
 	count int64
-	// own is a floor: what this process has added and nobody else may take back, or less. A
-	// store that has less than that has lost something.
+	// own is at most what this process has added and nobody else may take back. A store that
+	// has less has lost something.
 	own int64
 }
 
@@ -26,29 +26,29 @@ type slot struct {
 // after admissions without it, negative for what is to be given back.
 type due struct {
 	bucket, cost int64
-	// more is what others are thought to have admitted beside it, and have still to tell. A due
-	// that costs 0 by now stays as long as that is expected of them.
-	more int64
-	// at is of the latest request in it, or of the earliest if it is to be given back: what was
+	// others is what others are thought to have admitted beside it, and have still to tell. A
+	// due whose cost is 0 by now stays as long as that is expected of them.
+	others int64
+	// at is when its latest request was, or its earliest if it is to be given back: what was
 	// decided before a reset is taken from nobody. In Unix nanoseconds.
 	at int64
 }
 
-// A flight is an addition under way, or one without an answer. If that turns out to be done,
-// it is given back but for presumed(), which stands for what its callers have admitted alone: the
-// rest of that is due.
+// A flight is an addition under way, or one without an answer. What its callers have admitted
+// alone is due, less presumed(): the store is taken to have counted that. If the flight turns out
+// to be done, all of it is given back but that.
 type flight struct {
 	bucket, sum int64
 	before      int64 // the most that the store can have had before it
-	alone       int64 // what of it was admitted alone, which is due but for presumed()
+	alone       int64 // how much of it was admitted alone
 	seen        bool  // the slot was read since
-	in          int64 // how much of it is taken to be in what was read: what is more than before, up to sum
+	found       int64 // how much of it is taken to be in what was read: all that is above before, up to sum
 	at          int64 // Unix nanoseconds, of its latest request, or after the last known reset if that is later
 	outcome     ledger.Outcome
 }
 
-// presumed returns how much of alone the store is taken to have counted, so that it isn't due.
-func (f *flight) presumed() int64 { return min(f.alone, f.in) }
+// presumed returns how much of alone the store is taken to have counted: that isn't due.
+func (f *flight) presumed() int64 { return min(f.alone, f.found) }
 
 // An account is what a process knows of a client. What is in use of a slot is what
 // the store has and what is due.
@@ -65,13 +65,13 @@ type account struct {
 	flight *flight // under way
 	owed   *debts
 
-	// Slots that are from final to first before top were read, and change only with the
-	// generation; first is 0 while none was. Each client has these, so they are small: see longAgo.
-	final, first    uint16
-	doubtful        bool // all has to be read before anything is counted
-	staleGeneration bool // the generation has to be read before what is due is told
-	counted         bool // by the process, since a reset: who only looks tells nothing of its share
-	pastChanged     bool // what may be final to others: the generation has to be raised
+	// Slots of an age, in slots before top, from finalFrom to readTo were read, and change only
+	// with the generation; readTo is 0 while none was. Each client has these: they are small.
+	finalFrom, readTo uint16
+	doubtful          bool // all has to be read before anything is counted
+	staleGeneration   bool // the generation has to be read before what is due is told
+	visited           bool // the process has counted here since a reset: who only looks says nothing of its share
+	pastChanged       bool // what may be final to others: the generation has to be raised
 }
 
 // Debts are what the store is still to be told, or may have been. Most clients
@@ -79,7 +79,7 @@ type account struct {
 type debts struct {
 	dues    []due     // in order of their slots
 	share   float64   // of all that is admitted, from when the first cost became due
-	until   int64     // when others aren't expected to tell more any more, in Unix nanoseconds; 0 before the store answers
+	until   int64     // when others should have told what they owe, in Unix nanoseconds; 0 before the store answers
 	flights []*flight // without an answer, until their outcome is known and taken over
 	room    [1]due    // of dues, mostly
 }
@@ -144,7 +144,7 @@ func generationAt(now time.Time) int64 {
 func (a *account) become(generation int64, skew time.Duration) {
 	a.dropBefore(generation, skew)
 	a.slots = a.slots[:0]
-	a.verified, a.final, a.counted, a.pastChanged = 0, longAgo, false, false
+	a.verified, a.finalFrom, a.visited, a.pastChanged = 0, longAgo, false, false
 }
 
 // dropBefore forgets what was decided before a reset, but not what is known of slots.
@@ -156,8 +156,8 @@ func (a *account) dropBefore(generation int64, skew time.Duration) {
 	}
 }
 
-// forgottenTo returns until when what was decided may be from before the last reset, by clocks
-// that differ by skew.
+// forgottenTo returns the last moment that may be before the last reset, by clocks that differ
+// by skew.
 func (a *account) forgottenTo(skew time.Duration) int64 {
 	return resetAt(a.generation) + int64(skew)
 }
@@ -169,7 +169,7 @@ func (a *account) reach(p position, kept int) {
 	switch {
 	case passed >= size, -passed >= 4*size: // or the clock has been set back
 		a.slots = a.slots[:0]
-		a.final, a.verified = longAgo, 0
+		a.finalFrom, a.verified = longAgo, 0
 	case passed > 0:
 		if n := min(int64(len(a.slots))+passed, size); len(a.slots) > 0 {
 			a.slots = append(a.slots, make([]slot, max(0, n-int64(len(a.slots))))...)[:n]
@@ -179,27 +179,27 @@ func (a *account) reach(p position, kept int) {
 				a.slots = append(make([]slot, 0, kept), a.slots...)
 			}
 		}
-		a.final = age(int64(a.final) + passed)
+		a.finalFrom = age(int64(a.finalFrom) + passed)
 	default: // the request is late
 		passed = 0
 	}
-	if a.first > 0 {
-		a.first = min(age(int64(a.first)+passed), uint16(size-1))
+	if a.readTo > 0 {
+		a.readTo = min(age(int64(a.readTo)+passed), uint16(size-1))
 	}
 	a.top += passed
 }
 
-// longAgo is so many slots before top that none is as old that may be asked about: a request may be
-// 4 times behind all that are kept, which are less than twice maxKeys.
+// longAgo is an age that no slot reaches which may be asked about: a request may be behind by 4
+// times the slots that are kept, which are less than twice maxKeys.
 const longAgo = math.MaxUint16
 
-// age returns a number of slots before top, of those newer than that 0.
+// age returns a number of slots before top as an age; newer ones have 0.
 func age(slots int64) uint16 { return uint16(max(0, min(slots, longAgo))) }
 
 // ageOf returns how many slots before top one is.
 func (a *account) ageOf(bucket int64) uint16 { return age(a.top - bucket) }
 
-// at returns a slot, or nil if it is newer than all that are known.
+// at returns a slot, or nil if it is newer than top.
 func (a *account) at(bucket int64) *slot {
 	i := a.top - bucket
 	if i < 0 {
@@ -211,13 +211,13 @@ func (a *account) at(bucket int64) *slot {
 	return &a.slots[i]
 }
 
-// isFinal reports whether a slot needn't be read.
+// isFinal reports whether a slot was read and changes only with the generation.
 func (a *account) isFinal(bucket int64) bool {
-	return a.top-bucket >= int64(a.final) && a.hasRead(bucket)
+	return a.top-bucket >= int64(a.finalFrom) && a.hasRead(bucket)
 }
 
 // hasRead reports whether a slot isn't older than those that were read.
-func (a *account) hasRead(bucket int64) bool { return a.top-bucket <= int64(a.first) }
+func (a *account) hasRead(bucket int64) bool { return a.top-bucket <= int64(a.readTo) }
 
 // fresh reports whether what is known may be relied on at now.
 func (a *account) fresh(now int64) bool {
@@ -230,7 +230,7 @@ func (a *account) owes() bool {
 	return a.pastChanged || slices.ContainsFunc(a.dues(), func(d due) bool { return d.cost != 0 })
 }
 
-// owe adds to what is due of a slot, and reports whether the sum is to be given back.
+// owe adds to what is due of a slot, and reports whether that is less than 0 then.
 func (a *account) owe(bucket, cost, at int64) (less bool) {
 	u := a.owing()
 	i, known := a.placeOf(bucket)
@@ -243,7 +243,7 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 	} else {
 		d.at = max(d.at, at)
 	}
-	if less = d.cost < 0; d.cost == 0 && d.more == 0 {
+	if less = d.cost < 0; d.cost == 0 && d.others == 0 {
 		u.dues = slices.Delete(u.dues, i, i+1)
 	}
 	return less
@@ -262,8 +262,8 @@ func (a *account) placeOf(bucket int64) (i int, known bool) {
 	return slices.BinarySearchFunc(a.dues(), bucket, func(d due, bucket int64) int { return cmp.Compare(d.bucket, bucket) })
 }
 
-// toTell returns how much of a due may be told now. Two things must wait: what a flight may still
-// count, and a refund of what is only taken for counted.
+// toTell returns how much of a due may be told now. Two things wait for a flight's outcome: what
+// it may have counted, and a refund of what is only presumed counted.
 func (a *account) toTell(d due) int64 {
 	cost := d.cost
 	for _, f := range a.flights() {
@@ -278,34 +278,34 @@ func (a *account) toTell(d due) int64 {
 	return cost
 }
 
-// forget drops what is due of slots that have left every window at now, or may be, and what
-// isn't expected of others any more: they are given telling.
-func (a *account) forget(w Window, now int64, telling time.Duration) {
+// expire drops what is due, or may be, of slots that have left every window at now. From others
+// nothing more is expected when the time that they are given, telling, is over.
+func (a *account) expire(w Window, now int64, telling time.Duration) {
 	u := a.owed
 	if u == nil {
 		return
 	}
 	if u.until > 0 && (now > u.until || u.until-now > 2*int64(telling)) { // or the clock was set back
 		for i := range u.dues {
-			u.dues[i].more = 0
+			u.dues[i].others = 0
 		}
 	}
 	over := func(bucket int64) bool { return w.ttl(time.Duration(now-bucket*int64(w.Width))) <= 0 }
-	u.dues = slices.DeleteFunc(u.dues, func(d due) bool { return d.cost == 0 && d.more == 0 || over(d.bucket) })
+	u.dues = slices.DeleteFunc(u.dues, func(d due) bool { return d.cost == 0 && d.others == 0 || over(d.bucket) })
 	u.flights = slices.DeleteFunc(u.flights, func(f *flight) bool { return over(f.bucket) })
 	if len(u.dues) == 0 && len(u.flights) == 0 {
 		a.owed = nil
 	}
 }
 
-// owesAlone reports whether the store must be told that anything more is in use.
+// owesAlone reports whether the store has to be told of anything but refunds.
 func (a *account) owesAlone() bool {
 	return slices.ContainsFunc(a.dues(), func(d due) bool { return d.cost > 0 })
 }
 
-// standsFor returns what all instances admit together while this one admits the cost alone, if they
-// keep to the proportion of what is counted in that slot, or of all where nothing was admitted
-// alone yet. The first cost stands for itself: one may always be admitted.
+// standsFor returns what all instances admit together while this one admits the cost alone: here,
+// in a slot in which it may have admitted some already, and later, in one in which it hasn't.
+// The first cost stands for itself: one may always be admitted.
 func (a *account) standsFor(bucket, cost int64) (here, later int64) {
 	if !a.owesAlone() {
 		return cost, cost
@@ -315,21 +315,21 @@ func (a *account) standsFor(bucket, cost int64) (here, later int64) {
 		d = *known
 	}
 	later = ledger.StandsFor(cost, a.owed.share)
-	return max(cost, min(later, ledger.StandsFor(d.cost+cost, a.owed.share)-d.cost-d.more)), later
+	return max(cost, min(later, ledger.StandsFor(d.cost+cost, a.owed.share)-d.cost-d.others)), later
 }
 
-// telling returns the latest due beside which others may have still to tell what they have
-// admitted alone, nil if there is none, and the share that the process takes meanwhile.
-func (a *account) telling() (d *due, share float64) {
+// othersToTell returns the latest due beside which others may have something still to tell, nil
+// if there is none, and the share that the process takes meanwhile.
+func (a *account) othersToTell() (d *due, share float64) {
 	for i := len(a.dues()) - 1; i >= 0; i-- {
-		if d = &a.owed.dues[i]; d.more > 0 {
+		if d = &a.owed.dues[i]; d.others > 0 {
 			return d, a.owed.share
 		}
 	}
 	return nil, 1
 }
 
-// owesFrom sets the share of the process, unless something is due by another one already.
+// owesFrom sets the share of the process, unless something is due by an earlier one.
 func (a *account) owesFrom(share float64) {
 	if !a.owesAlone() {
 		a.owing().share = share
@@ -342,8 +342,8 @@ func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 	a.owesFrom(share)
 	a.owe(bucket, cost, at)
 	if d := a.dueOf(bucket); d != nil { // what was charged stands for itself
-		all := d.more + ledger.StandsFor(cost, a.owed.share) - cost
-		d.more, a.owed.until = max(d.more, min(all, ledger.StandsFor(d.cost, a.owed.share)-d.cost)), 0
+		all := d.others + ledger.StandsFor(cost, a.owed.share) - cost
+		d.others, a.owed.until = max(d.others, min(all, ledger.StandsFor(d.cost, a.owed.share)-d.cost)), 0
 	}
 }
 
@@ -353,17 +353,17 @@ func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 func (a *account) giveBack(bucket, cost, at int64) (tell bool) {
 	a.staleGeneration = true
 	tell = a.owe(bucket, -cost, at)
-	if d := a.dueOf(bucket); d != nil && a.owed.until == 0 && d.more > 0 {
+	if d := a.dueOf(bucket); d != nil && a.owed.until == 0 && d.others > 0 {
 		beside := func(cost int64) int64 { return ledger.StandsFor(max(0, cost), a.owed.share) - max(0, cost) }
-		d.more = max(0, d.more-beside(d.cost+cost)+beside(d.cost))
+		d.others = max(0, d.others-beside(d.cost+cost)+beside(d.cost))
 	}
 	return tell
 }
 
-// believe returns what is in use of the slots that matter at p, newest first, without the oldest
-// of which nothing is; with what others are thought to have still to tell, or without that. It
-// uses the memory of to.
-func (a *account) believe(p position, others bool, to []int64) []int64 {
+// believe returns what is in use of the slots that matter at p, newest first, up to the oldest
+// in which something is; with what others are thought to have still to tell, or without. It uses
+// the memory of to.
+func (a *account) believe(p position, withOthers bool, to []int64) []int64 {
 	newest := p.newest()
 	size := int(newest-p.oldest) + 1
 	// The slots that are known come in between.
@@ -386,25 +386,24 @@ func (a *account) believe(p position, others bool, to []int64) []int64 {
 	}
 	for _, f := range a.flights() {
 		if f.outcome == ledger.Done {
-			add(f.bucket, f.sum-f.in)
+			add(f.bucket, f.sum-f.found)
 		}
 	}
 	for _, d := range a.dues() {
-		if !others {
-			d.more = 0
+		if !withOthers {
+			d.others = 0
 		}
-		add(d.bucket, d.cost+d.more)
+		add(d.bucket, d.cost+d.others)
 	}
 	return to
 }
 
-// see takes over what the store has in a slot, and returns how much of it others have
-// counted since it was last seen. If the store has lost something, see returns how much
-// is missing, and what was known stays. What has left every window
-// may have expired: only what is lasting can be lost. While a reset may be under
-// way, what others have counted may be from before it. What is new of theirs isn't
-// expected of them any more.
-func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing int64) {
+// see takes over what the store has in a slot, and returns how much others have counted there
+// since it was last seen: that isn't expected of them any more. If the store has lost
+// something, see returns how much is missing, and keeps what was known. Only a lasting slot can
+// be lost: others may have expired. While a reset may be under way only own can be missing:
+// the rest may be from before it.
+func (a *account) see(bucket, value int64, lasting, resetting bool) (others, missing int64) {
 	if value <= 0 && a.top-bucket >= int64(len(a.slots)) {
 		return 0, 0 // there is nothing, as was known
 	}
@@ -413,7 +412,7 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing
 		return 0, 0
 	}
 	known, has := s.own, max(0, value)
-	if !reset {
+	if !resetting {
 		known = max(s.count, known)
 	}
 	if lasting && (value == counters.Absent && known > 0 || has < s.own) {
@@ -421,17 +420,17 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing
 		return 0, known - has
 	}
 	others = max(0, has-a.mayHave(bucket, s.count))
-	if d := a.dueOf(bucket); d != nil && d.more > 0 { // they have told that, and may have more to tell
-		d.more = max(1, d.more-others)
+	if d := a.dueOf(bucket); d != nil && d.others > 0 { // they may have more to tell
+		d.others = max(1, d.others-others)
 	}
 	s.count = has
 	s.own = min(s.own, s.count)
 	return others, 0
 }
 
-// forgo takes what was to be given back when the store was asked, and still is, off a slot that
-// the store has lost, so that it isn't put back: the store has less than that, or than this
-// process has added. What it has is of others.
+// forgo takes a refund that was due when the store was asked, and still is, off what is known of
+// a slot that the store has lost, which has less than the refund or than own: so it isn't put
+// back, nor taken from others.
 func (a *account) forgo(asked due, value int64) {
 	d, s := a.dueOf(asked.bucket), a.at(asked.bucket)
 	if d == nil || s == nil {
@@ -445,15 +444,15 @@ func (a *account) forgo(asked due, value int64) {
 	a.owe(asked.bucket, -cost, 0)
 }
 
-// noteRead notes that a slot in which flights count was read: what it has more than before them
-// is taken for theirs, and isn't due any more. It reports whether that is anything.
+// noteRead notes that a slot was read in which flights may have counted: what is above what it had
+// before is taken for theirs, and isn't due any more. It reports whether that is anything.
 func (a *account) noteRead(bucket, value int64) (counted bool) {
 	for _, f := range a.flights() {
 		if f.bucket != bucket || f.seen {
 			continue
 		}
-		f.seen, f.in = true, max(0, min(f.sum, value-f.before))
-		counted = counted || f.in > 0
+		f.seen, f.found = true, max(0, min(f.sum, value-f.before))
+		counted = counted || f.found > 0
 		if f.outcome.Certain() { // nothing of it is due any more
 			continue
 		}
@@ -462,24 +461,24 @@ func (a *account) noteRead(bucket, value int64) (counted bool) {
 	return counted
 }
 
-// mayHave returns the most that the store can have in a slot, in which it is known to
-// have count.
+// mayHave returns the most that the store can have in a slot where count is known, if others
+// count nothing.
 func (a *account) mayHave(bucket, count int64) int64 {
 	for _, f := range a.flights() {
 		if f.bucket == bucket && f.outcome != ledger.NotDone {
-			count += f.sum - f.in
+			count += f.sum - f.found
 		}
 	}
 	return count
 }
 
-// awaits reports whether a flight is one of the account's that may, or may not, be done.
+// awaits reports whether a flight is one of the account's whose outcome isn't certain.
 func (a *account) awaits(f *flight) bool {
 	return f != nil && (f == a.flight || slices.Contains(a.flights(), f)) && !f.outcome.Certain()
 }
 
-// ground ends a flight that has had no answer.
-func (a *account) ground(f *flight, skew time.Duration) *flight {
+// unanswered notes that a flight that was under way had no answer, and returns it.
+func (a *account) unanswered(f *flight, skew time.Duration) *flight {
 	a.flight, a.doubtful = nil, true
 	if f.at > a.forgottenTo(skew) { // else the client was reset meanwhile
 		u := a.owing()
@@ -488,16 +487,16 @@ func (a *account) ground(f *flight, skew time.Duration) *flight {
 	return f
 }
 
-// admit notes that a caller of a flight whose outcome isn't known was admitted alone; of a
-// cost less than 0, that this is given back.
+// admit notes that a caller of a flight whose outcome isn't certain was admitted alone; a cost
+// below 0 takes that back.
 func (a *account) admit(f *flight, cost int64) {
 	before := f.presumed()
 	f.alone += cost
 	a.owe(f.bucket, before-f.presumed(), 0)
 }
 
-// absorb has what is known of the store include what flights have counted. No exchange
-// is under way: what the store says in one that began before may not include them.
+// absorb adds to what is known of the store what flights have counted. No exchange may be under
+// way: what the store says in it may not include them.
 func (a *account) absorb() {
 	u := a.owed
 	if u == nil {
@@ -508,7 +507,7 @@ func (a *account) absorb() {
 			return f.outcome == ledger.Unknown && f.seen
 		}
 		if s := a.at(f.bucket); s != nil && f.outcome == ledger.Done {
-			s.count, s.own = s.count+f.sum-f.in, s.own+f.sum
+			s.count, s.own = s.count+f.sum-f.found, s.own+f.sum
 		}
 		return true
 	})

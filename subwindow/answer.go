@@ -10,10 +10,9 @@ import (
 	"weir/counters/ledger"
 )
 
-// choose answers what needs no counting, chooses the pending calls that fit, in
-// their order, into what is known to be in use, and returns the sum of their costs.
-// Others wait: they can't fit unless a chosen one is denied, and would only be in
-// the way of other instances' checks.
+// choose answers what needs no counting. It claims the pending calls that fit beside what is
+// known to be in use, in their order, and returns the sum of their costs. The others wait: they
+// can't fit unless a chosen one is denied, and would be in the way of other instances' checks.
 func (w *work) choose() int64 {
 	a := w.a
 	if w.sum = 0; slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind != ledger.Tells }) {
@@ -38,7 +37,7 @@ func (w *work) choose() int64 {
 		w.spare = new(flight)
 	}
 	f := w.spare
-	_, share := a.telling()
+	_, share := a.othersToTell()
 	var at int64
 	for i, c := range w.pending {
 		r := &c.Request
@@ -63,49 +62,49 @@ func (w *work) choose() int64 {
 	return w.sum
 }
 
-// deal answers the chosen calls, whose costs are in the store. What was denied, or
-// was left meanwhile, is given back.
+// deal answers the chosen calls, whose costs are in the store. What was denied is given back, and
+// so is the cost of a caller that has left.
 func (w *work) deal() {
 	a := w.a
 	w.use = a.believe(w.position, true, w.use)
 	w.use[w.ahead], w.counted = max(0, w.use[w.ahead]-w.sum), false
-	others := w.pending[:0]
+	rest := w.pending[:0]
 	var back int64
 	for i, c := range w.pending {
 		if !w.chosen[i] {
-			others = append(others, c)
+			rest = append(rest, c)
 			continue
 		}
 		r := &c.Request.Request
 		allowed := w.fits(w.use, w.position, r)
-		counted := allowed || w.options.CountDenied
-		if counted {
+		stays := allowed || w.options.CountDenied
+		if stays {
 			w.use[w.ahead] += r.Cost
 		}
 		if !c.Answer(w.decision(w.use, w.position, r, allowed), nil) {
-			if counted {
+			if stays {
 				w.use[w.ahead] -= r.Cost
-				counted = false
+				stays = false
 			}
-			a.pastChanged = a.pastChanged || w.mayBeFinal(w.bucket) // it was admitted alone, perhaps, and is counted late
+			a.pastChanged = a.pastChanged || w.mayBeFinal(w.bucket) // perhaps it was admitted alone, and counted late
 		}
 		switch {
-		case !counted:
-			back += r.Cost // if it was admitted alone meanwhile, that is due, and the two cancel
+		case !stays:
+			back += r.Cost // if it was admitted alone meanwhile, that is due too, and the two cancel out
 		case r.Reserved: // from now on any process may give it back
 			a.at(w.bucket).own -= r.Cost
 		}
 	}
-	w.pending = others
-	// What others count in a fixed window after the process's last visit isn't seen any more,
-	// so its first isn't noted either.
+	w.pending = rest
+	// What others count in a fixed window after the process's last visit is never seen, so its
+	// first visit to one isn't noted either.
 	kept := w.sum - back
-	if a.counted && (w.again || !w.window.fixed()) {
+	if a.visited && (w.again || !w.window.fixed()) {
 		w.book.Note(&a.share, kept, kept)
 	}
-	a.counted = true
-	if d, share := a.telling(); d != nil { // they may admit as much meanwhile
-		d.more += int64(min(float64(kept)/share, counters.MaxLimit)) - kept
+	a.visited = true
+	if d, share := a.othersToTell(); d != nil { // they may admit as much meanwhile
+		d.others += int64(min(float64(kept)/share, counters.MaxLimit)) - kept
 	}
 	if back > 0 {
 		a.owe(w.bucket, -back, w.now)
@@ -114,15 +113,15 @@ func (w *work) deal() {
 
 // deny answers the pending calls, which don't fit into what is in use.
 func (w *work) deny() {
-	telling, _ := w.a.telling()
-	var told []int64
-	if telling != nil {
-		told = w.a.believe(w.position, false, nil)
+	expected, _ := w.a.othersToTell()
+	var without []int64 // what others may have still to tell
+	if expected != nil {
+		without = w.a.believe(w.position, false, nil)
 	}
 	for _, c := range w.pending {
 		r := &c.Request.Request
 		d := w.decision(w.use, w.position, r, false)
-		if telling != nil && w.fits(told, w.position, r) {
+		if expected != nil && w.fits(without, w.position, r) {
 			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), cmp.Or(time.Duration(max(0, w.a.owed.until-w.now)), w.options.Telling())
 		}
 		c.Answer(d, nil)
@@ -136,12 +135,12 @@ func (w *work) fail(err error) {
 	a := w.a
 	var f *flight
 	switch {
-	case w.counted: // what the callers admit alone is due anew
+	case w.counted: // what the callers admit alone now is due by itself
 		w.counted = false
 		a.owe(w.bucket, -w.sum, w.now)
 	case a.flight != nil && ledger.OutcomeOf(err) == ledger.Unknown:
-		f, w.spare = a.ground(a.flight, w.options.ClockSkew), nil
-		w.fly(f, err)
+		f, w.spare = a.unanswered(a.flight, w.options.ClockSkew), nil
+		w.await(f, err)
 	case a.flight != nil:
 		a.flight, w.spare = nil, nil
 	}

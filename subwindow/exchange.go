@@ -11,8 +11,8 @@ import (
 	"weir/counters/ledger"
 )
 
-// look reads the slots that may have changed, or all of them, or only whether the client was
-// reset.
+// look reads the slots that may have changed; all if that is doubtful or to be peeked at; or, if
+// something is due, only the generation and the slots of refunds.
 func (w *work) look() ledger.Step {
 	a := w.a
 	w.step, w.dues = stepLook, append(w.dues, a.dues()...)
@@ -33,7 +33,8 @@ func (w *work) look() ledger.Step {
 	return ledger.Together
 }
 
-// reads names the keys that have to be read.
+// reads names the keys to be read: of all slots or of those that aren't final, with the
+// generation or without, and with the current slot or without.
 func (w *work) reads(all, generation, current bool) {
 	a := w.a
 	w.buckets = w.buckets[:0]
@@ -43,7 +44,7 @@ func (w *work) reads(all, generation, current bool) {
 		case bucket == w.bucket, all, !a.isFinal(bucket):
 			w.buckets = append(w.buckets, bucket)
 		case bucket < w.bucket:
-			bucket = a.top - int64(a.first) // the final ones are skipped
+			bucket = a.top - int64(a.readTo) // the final ones are skipped
 		}
 	}
 	if w.all = all; all {

@@ -23,7 +23,7 @@ type family struct {
 // name gives a the beginning of its keys, unless it has one. An account without it has read nothing.
 func (f *family) name(a *account, client string) {
 	if a.key == "" {
-		a.key, a.final = f.keys.Client(client), longAgo
+		a.key, a.finalFrom = f.keys.Client(client), longAgo
 	}
 }
 
@@ -40,23 +40,24 @@ func (f *family) change(a *account, now int64) counters.Addition {
 func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, known, fresh bool) {
 	p := f.window.positionAt(r.Now)
 	var few [64]int64
-	// When others have told what they owe it is forgotten, but not here: a look may be ahead of time.
+	// expire would forget what isn't expected of others any more; a Recall, which may be of a
+	// later time, only leaves it out.
 	expects := a.owed != nil && (a.owed.until == 0 || p.now <= a.owed.until)
 	use := a.believe(p, expects, few[:0])
 	known = a.fresh(p.now)
-	telling, _ := a.telling() // what is for others ends before the slots do
-	fresh = known && !a.owes() && (telling == nil || !expects)
+	others, _ := a.othersToTell()
+	fresh = known && !a.owes() && (others == nil || !expects)
 	known = known || slices.ContainsFunc(use, func(n int64) bool { return n > 0 })
 	return f.decideAlone(a, use, p, &r), known, fresh
 }
 
-// decideAlone decides r by what is in use, if others admit their share too.
+// decideAlone decides r by what is in use, while others admit their share too.
 func (f *family) decideAlone(a *account, use []int64, p position, r *counters.Request) counters.Decision {
 	here, most := a.standsFor(p.bucket, r.Cost)
 	if f.fits(use, p, standing(*r, here)) {
 		return f.decision(use, p, r, true)
 	}
-	d := f.decision(use, p, standing(*r, most), false) // the slot is another by then
+	d := f.decision(use, p, standing(*r, most), false) // it will be another slot by then
 	d.Remaining = min(d.Remaining, max(0, r.Cost-1))
 	return d
 }
@@ -71,29 +72,29 @@ func standing(r counters.Request, cost int64) *counters.Request {
 func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decision {
 	p := f.window.positionAt(r.Now)
 	a.reach(p, f.kept)
-	a.forget(f.window, p.now, f.options.Telling())
+	a.expire(f.window, p.now, f.options.Telling())
 	var few [16]int64
 	use := a.believe(p, true, few[:0])
-	flown, _ := ref.(*flight)
-	if !a.awaits(flown) {
-		flown = nil
+	was, _ := ref.(*flight)
+	if !a.awaits(was) {
+		was = nil
 	}
-	if flown != nil && flown == a.flight { // r isn't in its own way
+	if was != nil && was == a.flight { // under way with r in it, which isn't in its own way
 		use[p.ahead] = max(0, use[p.ahead]-r.Cost)
 	}
 	d := f.decideAlone(a, use, p, &r)
 	if r.Cost > 0 && (d.Allowed || f.options.CountDenied) {
 		a.oweAlone(p.bucket, r.Cost, p.now, f.book.Of(&a.share, r.Cost))
-		if r.Reserved { // from when it is told on any process may give it back
+		if r.Reserved { // once it is told any process may give it back
 			a.at(p.bucket).own -= r.Cost
 		}
-		if flown != nil {
-			a.admit(flown, r.Cost)
+		if was != nil {
+			a.admit(was, r.Cost)
 		}
 		_, most := a.standsFor(p.bucket, r.Cost)
 		d = f.decision(a.believe(p, true, use), p, standing(r, most), d.Allowed)
 	}
-	d.Receipt = counters.Receipt{Alone: flown} // not nil, though flown may be
+	d.Receipt = counters.Receipt{Alone: was} // not nil, though was may be
 	return d
 }
 
@@ -108,10 +109,10 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 	if p.now <= a.forgottenTo(f.options.ClockSkew) {
 		return false
 	}
-	flown, _ := taken.Receipt.Alone.(*flight)
-	if flown != nil && !flown.outcome.Certain() { // what it may have counted is given back when that is known
-		a.admit(flown, -r.Cost)
-		if flown.outcome == ledger.Unknown {
+	was, _ := taken.Receipt.Alone.(*flight)
+	if was != nil && !was.outcome.Certain() { // what it may have counted is given back when that is known
+		a.admit(was, -r.Cost)
+		if was.outcome == ledger.Unknown {
 			f.options.RefundFailed()
 		}
 	}
@@ -131,19 +132,19 @@ func (f *family) Owes(a *account) bool { return a.owes() }
 
 // Learn implements ledger.Family.
 func (f *family) Learn(a *account, ref any, o ledger.Outcome) {
-	flown := ref.(*flight)
-	awaited := a.awaits(flown)
-	switch flown.outcome = o; {
-	case !awaited: // it is from before a reset
+	was := ref.(*flight)
+	awaited := a.awaits(was)
+	switch was.outcome = o; {
+	case !awaited: // dropped at a reset, or with its slot
 	case o != ledger.Unknown:
-		a.owe(flown.bucket, flown.presumed(), flown.at)
+		a.owe(was.bucket, was.presumed(), was.at)
 		if o == ledger.Done {
-			a.owe(flown.bucket, -flown.sum, flown.at)
+			a.owe(was.bucket, -was.sum, was.at)
 			a.pastChanged = a.pastChanged || !f.window.fixed() // the slot may be final to others
 			a.doubtful = true                                  // what was read of it may be others'
 		}
 		a.staleGeneration = true
-	case flown.alone < flown.sum: // it may have counted for callers who were refused
+	case was.alone < was.sum: // it may have counted for callers who were refused
 		f.options.RefundFailed()
 	}
 }
@@ -153,8 +154,8 @@ func (f *family) fits(use []int64, p position, r *counters.Request) bool {
 	return f.window.Estimate(use, p.ahead, p.elapsedAt(r), r.Limit) <= r.Limit-r.Cost
 }
 
-// elapsedAt returns how long the slot was open at the time of r, which falls into it
-// no later than p.
+// elapsedAt returns how long the slot of p was open at the time of r, which is in it too, no later
+// than p.
 func (p position) elapsedAt(r *counters.Request) time.Duration {
 	return p.elapsed - time.Duration(p.now-r.Now.UnixNano())
 }

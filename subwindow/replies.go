@@ -8,7 +8,7 @@ import (
 	"weir/counters/ledger"
 )
 
-// tally notes that the store has counted the sum, which makes n, and what was read with it.
+// tally notes that the store has counted the sum, which made the counter n, and what was read with it.
 func (w *work) tally(n int64) {
 	a := w.a
 	a.flight = nil
@@ -22,11 +22,11 @@ func (w *work) tally(n int64) {
 	w.fillSlots()
 }
 
-// see takes over what the store has in a slot, notes how much of it is this process's, and
-// returns how much is missing.
+// see takes over what the store has in a slot, notes that own of what is new there is this
+// process's, and returns how much is missing.
 func (w *work) see(bucket, value int64, lasting bool, own int64) (missing int64) {
-	others, missing := w.a.see(bucket, value, lasting, w.reset())
-	if w.a.counted && w.a.hasRead(bucket) {
+	others, missing := w.a.see(bucket, value, lasting, w.resetting())
+	if w.a.visited && w.a.hasRead(bucket) {
 		w.book.Note(&w.a.share, own, own+others)
 	}
 	return missing
@@ -35,8 +35,8 @@ func (w *work) see(bucket, value int64, lasting bool, own int64) (missing int64)
 // verifies reports whether the generation was read.
 func (w *work) verifies() bool { return len(w.read) > len(w.buckets) }
 
-// verify takes over the generation that was read, if it was, and reports whether the
-// client was reset. Any other change has all be read.
+// verify takes over the generation that was read, if it was, and reports whether that told of a
+// reset, so that what was known is forgotten. After any other change all is read.
 func (w *work) verify() (reset bool) {
 	a := w.a
 	if !w.verifies() {
@@ -49,8 +49,8 @@ func (w *work) verify() (reset bool) {
 		w.repairs = true
 		return false
 	case is > was && w.window.fixed() && !a.doubtful && a.verified > is+int64(w.options.ClockSkew):
-		// The only counter was read after the reset, and nothing has been missing since: others
-		// may have counted what this process had before.
+		// The only counter was read after the reset, so it is known. But what was this process's
+		// in it may be gone, and be others' now.
 		a.dropBefore(generation, w.options.ClockSkew)
 		for i := range a.slots {
 			a.slots[i].own = 0
@@ -72,13 +72,13 @@ func (w *work) verify() (reset bool) {
 // fillSlots takes over what was read of the slots.
 func (w *work) fillSlots() {
 	a, read := w.a, w.read[len(w.read)-len(w.buckets):]
-	if w.all { // what was read is all there is, but for what was learned since
+	if w.all { // nothing is in doubt, but for what was learned since
 		a.doubtful = slices.ContainsFunc(a.flights(), func(f *flight) bool { return f.outcome == ledger.Done })
 	}
 	for i, bucket := range w.buckets {
 		missing := w.see(bucket, read[i], bucket >= w.lasting, 0)
 		if w.all && a.noteRead(bucket, read[i]) {
-			a.pastChanged = a.pastChanged || w.mayBeFinal(bucket) // it may have been counted late
+			a.pastChanged = a.pastChanged || w.mayBeFinal(bucket) // the flight may have counted late
 		}
 		switch {
 		case missing == 0:
@@ -95,10 +95,10 @@ func (w *work) fillSlots() {
 		a.verified = w.now
 	}
 	final := (w.now-int64(w.window.Horizon))/int64(w.window.Width) - 1
-	if a.final > a.ageOf(w.oldest-1) {
-		a.first = 0
+	if a.finalFrom > a.ageOf(w.oldest-1) {
+		a.readTo = 0
 	}
-	a.first, a.final = max(a.first, a.ageOf(w.oldest)), a.ageOf(final)
+	a.readTo, a.finalFrom = max(a.readTo, a.ageOf(w.oldest)), a.ageOf(final)
 	w.upToDate = true
 	w.book.Answered()
 }
@@ -119,7 +119,7 @@ func (w *work) repaired(generation int64) {
 		a.doubtful = true
 		return
 	}
-	own := func(l loss) bool { return w.counted && l.bucket == w.bucket && l.known == w.sum } // just what this work has counted
+	own := func(l loss) bool { return w.counted && l.bucket == w.bucket && l.known == w.sum } // what was lost is what this work has just counted
 	if lost = slices.DeleteFunc(lost, own); len(lost) > 0 {
 		w.options.Reseeded(len(lost))
 	}
@@ -135,7 +135,7 @@ func (w *work) duesTold() (err error) {
 		if s == nil {
 			s = new(slot) // nobody looks at it any more
 		}
-		a.final = max(a.final, a.ageOf(d.bucket-1)) // the slot may go on to change
+		a.finalFrom = max(a.finalFrom, a.ageOf(d.bucket-1)) // the slot may go on to change
 		switch o := ledger.OutcomeOf(added.Err); {
 		case o == ledger.Done:
 			a.owe(d.bucket, -d.cost, d.at)
@@ -146,7 +146,7 @@ func (w *work) duesTold() (err error) {
 			if w.see(d.bucket, added.Count, true, d.cost) > 0 {
 				a.doubtful = true
 			}
-			a.counted = true
+			a.visited = true
 		case errors.Is(added.Err, counters.ErrLost):
 			if d.bucket < w.oldest { // it is in no window any more
 				*s = slot{}
@@ -157,7 +157,7 @@ func (w *work) duesTold() (err error) {
 			err = added.Err
 		case d.cost > 0:
 			f := &flight{bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.forgottenTo(w.options.ClockSkew)+1)}
-			w.fly(a.ground(f, w.options.ClockSkew), added.Err)
+			w.await(a.unanswered(f, w.options.ClockSkew), added.Err)
 			err = added.Err
 		default: // it is taken for done: nothing is subtracted twice, as that would admit too much
 			a.owe(d.bucket, -d.cost, 0)

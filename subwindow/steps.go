@@ -10,12 +10,12 @@ import (
 	"weir/counters/ledger"
 )
 
-// mostTogether is how many slots of a client may be told in one exchange with those of other
-// clients: with more they are told apart, as they would fill the piece that all share.
+// mostTogether is how many slots of a client may be told in an exchange together with other
+// clients: more are told apart, as they would fill the piece that all share.
 const mostTogether = 128
 
-// mostSteps bounds a leader's work for the calls of a slot, as a store may lose what is put
-// back again and again.
+// mostSteps bounds a leader's work for the calls of a slot: a store may lose what is put back
+// again and again.
 const mostSteps = 64
 
 // Begin implements ledger.Work.
@@ -32,7 +32,7 @@ func (w *work) Next() ledger.Step {
 	a := w.a
 	w.steps++
 	w.reach() // others may have gone on meanwhile
-	a.forget(w.window, w.now, w.options.Telling())
+	a.expire(w.window, w.now, w.options.Telling())
 	a.absorb()
 	w.dues, w.floors, w.additions = w.dues[:0], w.floors[:0], w.additions[:0]
 	for {
@@ -92,7 +92,7 @@ func (w *work) Finish() (more bool, flown []ledger.Flown) {
 	}
 	switch {
 	case err == nil && w.steps < mostSteps:
-		if u := a.owed; u != nil && u.until == 0 { // the store has answered: so long others have to tell it what they owe
+		if u := a.owed; u != nil && u.until == 0 { // the store has answered: others tell it soon what they owe
 			u.until = w.now + int64(w.options.Telling())
 		}
 		return true, nil

@@ -22,14 +22,14 @@ type work struct {
 	pending  []*call
 	chosen   []bool  // which of pending are being counted
 	use      []int64 // what is in use, without the chosen
-	sum      int64   // of their costs
+	sum      int64   // of the costs of the chosen
 	// counted says that sum is in the store, and hasn't been dealt out: before that,
 	// losses may have to be put back and all be read.
 	counted    bool
-	again      bool    // the process has asked in this slot before
+	again      bool    // the process had asked in this slot before
 	upToDate   bool    // the store has said all there is to know of the pending calls
 	untellable bool    // others couldn't be told that the past has changed
-	spare      *flight // that nobody else has seen
+	spare      *flight // that no caller refers to
 	step       step
 	all        bool // final slots are read too
 	keys       []string
@@ -40,13 +40,13 @@ type work struct {
 	repairs    bool    // these, or the generation, have to be put back
 	floors     []counters.Floor
 	additions  []counters.Addition // with dues, those of the slots, and then perhaps what tells others
-	dues       []due               // that are told, or were due when the store was asked
+	dues       []due               // that are told, or when only read, were due then
 	added      []counters.Added
 	flown      []ledger.Flown
 	steps      int
 }
 
-// A loss is how much of a slot is missing of what is known to have been there.
+// A loss is how much is missing in a slot of what is known to have been there.
 type loss struct{ bucket, missing, known int64 }
 
 type step uint8
@@ -91,7 +91,7 @@ func (w *work) reach() { w.a.reach(w.position, w.kept) }
 // End implements ledger.Work.
 func (w *work) End() {
 	if w.a.flight != nil { // the leader has panicked: nobody will know what has become of it
-		w.a.ground(w.a.flight, w.options.ClockSkew).outcome = ledger.Unknown
+		w.a.unanswered(w.a.flight, w.options.ClockSkew).outcome = ledger.Unknown
 	}
 	clear(w.pending[:cap(w.pending)])
 	clear(w.keys[:cap(w.keys)])
@@ -99,9 +99,9 @@ func (w *work) End() {
 	w.a, w.calls = nil, nil
 }
 
-// fly notes a flight that has ended with err. If the store can't say more later, nobody will
-// ever know what has become of it.
-func (w *work) fly(f *flight, err error) {
+// await adds f, whose exchange has ended with err, to flown if the store may say later what has
+// become of it; else nobody will ever know.
+func (w *work) await(f *flight, err error) {
 	if late := (*counters.Unanswered)(nil); errors.As(err, &late) {
 		w.flown = append(w.flown, ledger.Flown{Flight: f, Late: late})
 	} else {
@@ -114,7 +114,7 @@ func (w *work) open(bucket int64) time.Duration {
 	return time.Duration(w.now - bucket*int64(w.window.Width))
 }
 
-// reset reports whether a reset of the client may still be under way.
-func (w *work) reset() bool {
+// resetting reports whether a reset of the client may still be under way.
+func (w *work) resetting() bool {
 	return w.now <= w.a.forgottenTo(w.options.ClockSkew)+int64(w.options.StoreTimeout)
 }

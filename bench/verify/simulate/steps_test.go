@@ -64,8 +64,8 @@ var steps = []fix{
 
 	// Windows: flights.
 	{"what turns out not to be counted isn't due", "bound", takeOut{"subwindow/family.go",
-		"		a.owe(flown.bucket, flown.presumed(), flown.at)\n",
-		"		if !BUG || o == ledger.Done {\n			a.owe(flown.bucket, flown.presumed(), flown.at)\n		}\n"}, nil},
+		"		a.owe(was.bucket, was.presumed(), was.at)\n",
+		"		if !BUG || o == ledger.Done {\n			a.owe(was.bucket, was.presumed(), was.at)\n		}\n"}, nil},
 
 	// Buckets and logs: what is lost is put back.
 	{"what is lost isn't put back", "seen", takeOut{"cas/work.go",
