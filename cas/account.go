@@ -19,8 +19,8 @@ type (
 type account[S any] struct {
 	pace pace
 	last snapshot[S]
-	// due is what the store is to be told beyond last, and belief the state with that;
-	// nil if it isn't known.
+	// due is what the store is still to be told, and belief the last state with that; nil if
+	// it has to be made anew.
 	due    []*debt
 	belief *belief[S]
 	// flights had no answer, and were to replace last: at most one of them is done.
@@ -38,16 +38,16 @@ type account[S any] struct {
 type flight[S any] struct {
 	account *account[S]
 	calls   []*call[S] // that it consumes, while it is under way
-	told    []told     // what else it tells, and once it had no answer what it consumes
-	// value is what the store has if it is done, a state of that generation.
+	told    []told     // the debts that it tells; once it had no answer, those of its calls too
+	// value is what the store has if it was done: a state of that generation.
 	value      []byte
 	generation int64
 	latest     int64 // of the requests that it consumes, in Unix nanoseconds
 	outcome    ledger.Outcome
 }
 
-// told is what a flight tells of a debt: cost is what the store has if it is done, and
-// the debt's what was admitted of that. The difference is given back.
+// told is what a flight tells of a debt: cost is what the store has consumed if it was done, and
+// the debt's own cost what was admitted of that. The difference is given back.
 type told struct {
 	debt *debt
 	cost int64
@@ -181,8 +181,8 @@ func (a *account[S]) underWay(l *rules[S], s S) S {
 	return s
 }
 
-// othersDueAt returns what the others are thought to tell the store at now, and whether they still
-// may, if they do so within a time.
+// othersDueAt returns what the others are thought to have still to tell the store at now, and
+// whether they may: from a.from on they do so within a time.
 func (a *account[S]) othersDueAt(now time.Time, within time.Duration) (due int64, may bool) {
 	if age := now.UnixNano() - a.from; age >= int64(within) || age < -int64(within) { // the clock may have been set back
 		return 0, false
@@ -242,9 +242,9 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 	return false
 }
 
-// releasedAlone drops what is due of the lease that r gives back by its receipt, which began
-// then, and reports whether the store can't know that lease. One that a flight tells isn't due
-// again if that turns out not to be done.
+// releasedAlone drops what is due of the lease that r gives back, which began at a time, and
+// reports whether the store can't know that lease. What a flight tells of it isn't due again if
+// the flight wasn't done.
 func (a *account[S]) releasedAlone(l *rules[S], r *counters.Request, at int64) (unknown bool) {
 	if !l.leases || at == counters.EarliestLeases {
 		return false
@@ -285,9 +285,9 @@ func (a *account[S]) saw(l *rules[S], seen *snapshot[S]) (anew bool) {
 	return anew
 }
 
-// see is saw of what was read, the value of which is value. If somebody has written,
-// and it is certain which flight that was, no other one was done. If it isn't, the
-// flights of that value, or all where none has it, are taken for done until it is known.
+// see is saw of a state that was read as value. If somebody has written it since, and it is
+// certain which flight did, no other was done. If it isn't, the flights that have this
+// value, or all if none has, are taken for done until more is known.
 func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	before := a.last
 	if anew := a.saw(l, seen); anew || before.token.version != 0 && seen.token.version == 0 { // what flights were to replace is gone, and what they may have written
@@ -303,7 +303,7 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	a.flights = nil
 	has := func(f *flight[S]) bool { return bytes.Equal(f.value, value) }
 	i := slices.IndexFunc(flights, has)
-	certain := i >= 0 && flights[i].unlike(l, before.decoded, seen.decoded)
+	certain := i >= 0 && flights[i].surelyWrote(l, before.decoded, seen.decoded)
 	if done := slices.IndexFunc(flights, func(f *flight[S]) bool { return f.outcome == ledger.Done }); done >= 0 && !certain {
 		i, certain = done, true
 	}
@@ -344,9 +344,9 @@ func (a *account[S]) noneDone(l *rules[S]) {
 	a.flights = nil
 }
 
-// ended notes that a flight was done, that it wasn't and won't be, or that nobody will know. What
-// was refused of one that was done is given back; what wasn't done, and isn't part of another
-// one, is due, unless the client was reset since.
+// ended settles what a flight tells. If it was done, what was refused of that is given back. If it
+// wasn't and won't be, that is due, unless another flight tells it too or the client was reset
+// since. If nobody will know, it isn't due.
 func (a *account[S]) ended(l *rules[S], f *flight[S], o ledger.Outcome) {
 	for _, t := range f.told {
 		d := t.debt
@@ -395,7 +395,7 @@ func (a *account[S]) unanswered(l *rules[S], f *flight[S], o ledger.Outcome) {
 	}
 }
 
-// failCall has a call that f consumes given back if it is done.
+// failCall makes a call of f, which is refused, a debt: its cost is given back if f was done.
 func (f *flight[S]) failCall(call *call[S]) {
 	d := newDebt(call.Request.Request, call.Result)
 	d.lower(d.cost)
@@ -403,7 +403,7 @@ func (f *flight[S]) failCall(call *call[S]) {
 	f.told = append(f.told, told{d, call.Request.Cost})
 }
 
-// leave refuses the call of a caller that has left the flight under way, and asked r.
+// leave has the flight under way refuse r, the caller of which has left it.
 func (f *flight[S]) leave(r *counters.Request) {
 	left := func(call *call[S]) bool { return call.Request.Request == *r && call.Left() }
 	if i := slices.IndexFunc(f.calls, left); i >= 0 {
@@ -412,8 +412,8 @@ func (f *flight[S]) leave(r *counters.Request) {
 	}
 }
 
-// failed returns the debt of a caller of r that got no answer, which f may have done; nil
-// if there is none, or f is.
+// failed returns the debt that failCall has made of r, if r hasn't been admitted alone since; nil
+// if there is none, or no f.
 func (f *flight[S]) failed(r *counters.Request, kind debtKind) *debt {
 	if f == nil {
 		return nil
@@ -427,10 +427,10 @@ func (f *flight[S]) failed(r *counters.Request, kind debtKind) *debt {
 	return nil
 }
 
-// unlike reports whether the state that was seen, of the flight's value, can't be
+// surelyWrote reports whether the state that was seen, which is the flight's value, can't be
 // another process's. It may be if the latest request is older than the state before: several
 // are then decided as of the same time.
-func (f *flight[S]) unlike(l *rules[S], before, seen S) bool {
+func (f *flight[S]) surelyWrote(l *rules[S], before, seen S) bool {
 	_, from := l.began(before)
 	_, at := l.began(seen)
 	return from < at && at == f.latest

@@ -86,10 +86,9 @@ type algorithm[S any] interface {
 	// began returns the generation of a state and its time; both are 0 if it is
 	// initial.
 	began(S) (generation, time int64)
-	// until returns the state as if all that was consumed after now, in Unix
-	// nanoseconds, had been consumed then: by a clock that was ahead. It may change the
-	// one that it is given.
-	until(s S, now int64) S
+	// asOf returns the state as if what a clock that was ahead has consumed after now, in
+	// Unix nanoseconds, had been consumed then. It may change the one that it is given.
+	asOf(s S, now int64) S
 	// lasts returns for how long a state can differ from the initial one.
 	lasts() time.Duration
 	// ttl returns for how long the state still differs from the initial one.

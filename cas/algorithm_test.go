@@ -427,9 +427,9 @@ func seedBucketCodec(f *testing.F, b bucket) {
 		{bucketState{time: at, generation: at - 1, window: time.Minute, whole: 98, part: 1, total: 1000}, at, 1, 99}, // a fraction
 		{bucketState{time: at, generation: at, window: time.Minute, whole: 40, part: 59_999_999_999, total: 40}, at - int64(time.Hour), 5, 99},
 		{bucketState{time: at, generation: at, window: year, whole: 7, part: int64(year) - 1, total: 8}, at + int64(time.Second), 5, 99},
-		{bucketState{time: at, generation: at, window: time.Minute, whole: 9, debt: 10, total: 19}, at, 1, 99}, // with a debt
+		{bucketState{time: at, generation: at, window: time.Minute, whole: 9, above: 10, total: 19}, at, 1, 99}, // with some above
 		{bucketState{time: math.MinInt64, generation: math.MinInt64, window: 100 * time.Millisecond, whole: 3, part: 1}, math.MaxInt64, 1, counters.MaxLimit},
-		{bucketState{time: math.MaxInt64, generation: math.MinInt64, window: year, whole: counters.MaxLimit, part: int64(year) - 1, debt: counters.MaxLimit, total: 1 << 61}, math.MinInt64, counters.MaxCost, 0},
+		{bucketState{time: math.MaxInt64, generation: math.MinInt64, window: year, whole: counters.MaxLimit, part: int64(year) - 1, above: counters.MaxLimit, total: 1 << 61}, math.MinInt64, counters.MaxCost, 0},
 	} {
 		data := b.encode(nil, seed.state)
 		_, err := b.decode(data)

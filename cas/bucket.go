@@ -14,7 +14,7 @@ import (
 // A bucket is what token bucket and leaky bucket have in common: a level that
 // each admitted cost raises, that drains at a constant rate, the request's
 // limit per window. What is admitted never lifts it above the capacity. What is
-// consumed without being admitted by it may: that is a debt, which drains first. All that is
+// consumed without being admitted by it may: what is above drains first. All that is
 // charged is in it. What else is in it is at most what drains in a window, or the largest
 // cost in it if that is more: a client that has asked in vain for long, or was admitted too
 // often while the store was away, waits no longer than for those.
@@ -24,7 +24,7 @@ import (
 //
 // Limit, window and burst may change between two requests. What is in use stays
 // in use; the time since the last write drains at the rate of the request that
-// asks. A level above a smaller capacity is taken as that capacity, and its debt, so
+// asks. A level above a smaller capacity is taken as that capacity and what was above, so
 // that a smaller limit waits no longer than for a bucket of its own, and the excess is
 // forgotten with the next write. A fraction that the units of a new window
 // can't express is rounded up.
@@ -53,7 +53,7 @@ type bucketState struct {
 	window     time.Duration
 	// The level is whole + part/window, with 0 <= part < window.
 	whole, part int64
-	debt        int64 // how much of it was above the capacity
+	above       int64 // how much of it was above the capacity, less what has drained
 	// total is what was consumed since there was no state, denied costs that count too. What
 	// has left the bucket, drained or given back, is total less the level at least.
 	total int64
@@ -138,14 +138,14 @@ func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
 func (b *bucket) raise(s *bucketState, whole, part, limit int64, kind debtKind) {
 	capacity, most := b.capacity(limit), int64(counters.MaxLimit)
 	if kind != charged {
-		most = min(capacity+max(s.debt, whole, limit), most)
+		most = min(capacity+max(s.above, whole, limit), most)
 	}
 	s.whole += whole
 	if s.part += part; s.part >= int64(s.window) {
 		s.whole, s.part = s.whole+1, s.part-int64(s.window)
 	}
 	s.atMost(most)
-	s.debt = max(s.debt, s.ceil()-capacity)
+	s.above = max(s.above, s.ceil()-capacity)
 }
 
 // merge has d cost what hasn't drained of before besides, but no more than was in the
@@ -200,7 +200,7 @@ func (b bucket) since(before, after bucketState, _ counters.Request) int64 {
 
 func (b bucket) began(s bucketState) (generation, time int64) { return s.generation, s.time }
 
-func (b bucket) until(s bucketState, now int64) bucketState {
+func (b bucket) asOf(s bucketState, now int64) bucketState {
 	s.time, s.generation = min(s.time, now), min(s.generation, now)
 	return s
 }
@@ -233,7 +233,7 @@ func (b *bucket) advance(s *bucketState, now, limit int64) {
 	if s.window != b.window {
 		*s = s.in(b.window)
 	}
-	s.atMost(b.capacity(limit) + s.debt)
+	s.atMost(b.capacity(limit) + s.above)
 	b.drain(s, now, limit)
 }
 
@@ -298,14 +298,14 @@ func (s bucketState) in(window time.Duration) bucketState {
 func (s *bucketState) drain(elapsed uint64, limit int64) {
 	hi, lo := bits.Mul64(elapsed, uint64(limit))
 	if hi >= uint64(s.window) {
-		s.whole, s.part, s.debt = 0, 0, 0
+		s.whole, s.part, s.above = 0, 0, 0
 		return
 	}
 	whole, part := bits.Div64(hi, lo, uint64(s.window))
 	s.lower(int64(min(whole, math.MaxInt64)), int64(part))
 }
 
-// lower lowers the level by whole + part/window, the debt first, to 0 at least.
+// lower lowers the level by whole + part/window, to 0 at least: what was above goes first.
 func (s *bucketState) lower(whole, part int64) {
 	before := s.ceil()
 	s.whole -= whole
@@ -315,7 +315,7 @@ func (s *bucketState) lower(whole, part int64) {
 	if s.whole < 0 {
 		s.whole, s.part = 0, 0
 	}
-	s.debt = max(0, s.debt-(before-s.ceil()))
+	s.above = max(0, s.above-(before-s.ceil()))
 }
 
 // atMost lowers the level to most if it is higher.
@@ -355,8 +355,8 @@ func (s *bucketState) ceil() int64 {
 }
 
 // encode appends s to data: the format, and unless the bucket is empty its
-// time, its generation, its window in milliseconds, its level, its total and its debt, if it
-// has one.
+// time, its generation, its window in milliseconds, its level, its total and what was
+// above, if anything.
 func (b bucket) encode(data []byte, s bucketState) []byte {
 	data = append(slices.Grow(data, 32), b.format)
 	if s == (bucketState{}) {
@@ -367,8 +367,8 @@ func (b bucket) encode(data []byte, s bucketState) []byte {
 	for _, v := range [...]int64{int64(s.window / time.Millisecond), s.whole, s.part, s.total} {
 		data = binary.AppendUvarint(data, uint64(v))
 	}
-	if s.debt > 0 { // few owe anything, and every byte is one of each client
-		data = binary.AppendUvarint(data, uint64(s.debt))
+	if s.above > 0 { // mostly nothing is, and every byte is one of each client
+		data = binary.AppendUvarint(data, uint64(s.above))
 	}
 	return data
 }
@@ -387,15 +387,15 @@ func (b bucket) decode(data []byte) (bucketState, error) {
 	}
 	in := reader{rest: data[1:]}
 	t, age := in.time(), in.uvarint()
-	ms, whole, part, total, debt := in.uvarint(), in.uvarint(), in.uvarint(), in.uvarint(), uint64(0)
+	ms, whole, part, total, above := in.uvarint(), in.uvarint(), in.uvarint(), in.uvarint(), uint64(0)
 	if len(in.rest) > 0 {
-		debt = in.uvarint()
-		in.wrong = in.wrong || debt == 0
+		above = in.uvarint()
+		in.wrong = in.wrong || above == 0
 	}
 	window := time.Duration(min(ms, uint64(forever/time.Millisecond))) * time.Millisecond
 	if in.wrong || len(in.rest) > 0 || age > between(math.MinInt64, t) || total > 1<<62 ||
-		counters.CheckWindow(window) != nil || whole > counters.MaxLimit || part >= uint64(window) || whole+part == 0 || debt > whole+1 {
+		counters.CheckWindow(window) != nil || whole > counters.MaxLimit || part >= uint64(window) || whole+part == 0 || above > whole+1 {
 		return bucketState{}, errForeignState
 	}
-	return bucketState{time: t, generation: t - int64(age), window: window, whole: int64(whole), part: int64(part), debt: int64(debt), total: int64(total)}, nil
+	return bucketState{time: t, generation: t - int64(age), window: window, whole: int64(whole), part: int64(part), above: int64(above), total: int64(total)}, nil
 }

@@ -192,7 +192,7 @@ func (p places) fuller(present, known logState, r counters.Request) (logState, b
 	return p.log.fuller(p.moved(present, renewed), p.moved(known, renewed), r)
 }
 
-func (p places) until(s logState, now int64) logState {
+func (p places) asOf(s logState, now int64) logState {
 	s.time, s.generation = min(s.time, now), min(s.generation, now)
 	return p.moved(s, func(t int64) int64 { return p.last(t, min(t, now)) })
 }

@@ -15,13 +15,13 @@ type debt struct {
 	now, limit int64 // of the request, in Unix nanoseconds
 	renews     int64 // of the request
 	cost       int64 // less what was given back since; 0 if it was refused, or forgotten
-	// Of the decision, or of the state that has consumed it. What is left of the limit
-	// is as of cost.
+	// Of the decision, or of the state that has consumed it. What remained of the limit
+	// grows as cost is lowered.
 	remaining, generation, position int64
-	part                            int64          // that remained besides, of a bucket, in its own units; 0 if that isn't known
-	flights                         int            // that may have it done
+	part                            int64          // that remained besides, in a bucket's units; 0 if that isn't known
+	flights                         int            // that tell it, and may be done
 	outcome                         ledger.Outcome // Done once it was, Unknown if nobody will know whether it was
-	old                             bool           // the store has answered since it was admitted: it stands for itself alone
+	old                             bool           // the store has answered since it was admitted: it stands for no more than itself
 	into                            *debt          // that it is part of now, or nil
 }
 
@@ -70,7 +70,7 @@ func (d *debt) request() counters.Request {
 	return counters.Request{Cost: d.cost, Limit: d.limit, Renews: d.renews, Now: time.Unix(0, d.now)}
 }
 
-// giveBack returns the debt of giving back so much of d, which was done.
+// giveBack returns the refund of so much of d, which the store has consumed.
 func (d *debt) giveBack(cost int64) *debt {
 	return &debt{
 		kind: back, now: d.now, limit: d.limit, cost: cost,
@@ -78,8 +78,8 @@ func (d *debt) giveBack(cost int64) *debt {
 	}
 }
 
-// overByReset reports whether nothing is left of d by a reset of what was decided until then.
-// What is to be given back of a state from before it isn't found any more, by itself.
+// overByReset reports whether a reset of what was decided until then ends d. A refund of a state
+// from before it finds nothing anyway, unless it is of any leases.
 func (d *debt) overByReset(until int64) bool {
 	return d.now <= until && (d.kind != back || d.position == counters.EarliestLeases)
 }

@@ -255,7 +255,7 @@ func (l log) since(before, after logState, r counters.Request) int64 {
 
 func (l log) began(s logState) (generation, time int64) { return s.generation, s.time }
 
-func (l log) until(s logState, now int64) logState {
+func (l log) asOf(s logState, now int64) logState {
 	s.time, s.generation = min(s.time, now), min(s.generation, now)
 	return l.moved(s, func(t int64) int64 { return min(t, now) })
 }

@@ -49,7 +49,7 @@ func (l *rules[S]) heal(s S, request time.Time) (_ S, ahead time.Duration) {
 	if now = max(now, time.Now().UnixNano()); at <= now+skew { // the request has waited
 		return s, 0
 	}
-	return l.until(s, now), time.Duration(min(between(now, at), uint64(forever)))
+	return l.asOf(s, now), time.Duration(min(between(now, at), uint64(forever)))
 }
 
 // tell returns the state in which the store has been told of debts, and takes over the
@@ -82,8 +82,8 @@ func (l *rules[S]) fill(s S, r counters.Request, others int64) S {
 	return s
 }
 
-// less returns o of a state that at a time, Unix nanoseconds, has less than one that lasts so
-// long, as the client was reset or got something back.
+// less returns the origin o of a state from which something was taken at a time, Unix nanoseconds,
+// by a reset or a refund: so long as it lasts others may remember more.
 func (l *rules[S]) less(o origin, at int64, lasts time.Duration) origin {
 	o.until = max(o.until+1, at+int64(min(lasts, counters.MaxWindow)+l.cfg.Horizon()+l.cfg.ClockSkew))
 	return o
@@ -107,7 +107,7 @@ type snapshot[S any] struct {
 	token   casToken // of the state that the store has
 	decoded S        // which no one may change
 	origin  origin
-	at      int64  // Unix nanoseconds, of the request that asked for it; or never, math.MaxInt64
+	at      int64  // Unix nanoseconds, of the request that asked for it; math.MaxInt64: it is never fresh
 	expires moment // when the store forgets it at the latest
 	size    int32  // of its value
 	lost    bool   // the store has less, or nothing

@@ -20,17 +20,17 @@ type work[S any] struct {
 	batch    *batch[S]
 	deadline time.Time
 
-	calls    []*call[S] // that are still to be answered
-	answered time.Time  // when the store has last, in this batch; zero if it hasn't
-	heldUp   bool       // by other instances, or by the wait for a turn among them
-	// turn is when the process's turn comes that it waits for, and wait how long
-	// that takes.
+	calls   []*call[S] // that are still to be answered
+	heardAt time.Time  // when the store last answered in this batch; zero if it hasn't
+	heldUp  bool       // by other instances, or by the wait for a turn among them
+	// turn is when the turn comes that the process waits for, and wait for how long it
+	// does, 0 if it doesn't.
 	turn time.Time
 	wait time.Duration
-	// attempts is how often it tried to swap the state, and lost how many of these
+	// attempts is how often it tried to swap the state, and lostRaces how many of these
 	// lost a race. A failed guess from a stale snapshot, or from none, isn't
 	// counted as a lost race.
-	attempts, lost int
+	attempts, lostRaces int
 
 	// Of the attempt under way.
 	next    transition[S]
@@ -111,10 +111,10 @@ func (w *work[S]) Next() ledger.Step {
 }
 
 // heard reports whether the store has answered, in this batch.
-func (w *work[S]) heard() bool { return !w.answered.IsZero() }
+func (w *work[S]) heard() bool { return !w.heardAt.IsZero() }
 
-// looksFirst reports whether the store is read before anything is decided: it may have done
-// a flight, or still be gone while there is much to tell it.
+// looksFirst reports whether the store is read before anything is decided: a flight may have
+// been done, or there is much to tell a store that may still be gone.
 func (w *work[S]) looksFirst() bool {
 	return !w.heard() && (len(w.a.flights) > 0 || len(w.a.due) > mostDebts)
 }
@@ -125,7 +125,7 @@ func (w *work[S]) gather() (ask, take bool) {
 	calls := w.batch.Calls()
 	// Once less than half of the time was left at the last answer, who comes later does better
 	// by a batch of its own. So does who holds a lease that what was read before may lack.
-	if w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 && (!w.leases || !w.heard()) {
+	if w.deadline.Sub(w.heardAt) >= w.cfg.StoreTimeout/2 && (!w.leases || !w.heard()) {
 		calls = w.batch.Join()
 	}
 	w.calls, w.next.latest, w.next.changed = w.calls[:0], nil, false
@@ -276,7 +276,7 @@ func (w *work[S]) encodeNext() {
 	next.ttl = counters.TTL(ttl, l.cfg.Horizon())
 }
 
-// depart has the flight begin that tells the store of the next state.
+// depart begins the flight that writes the next state.
 func (w *work[S]) depart() {
 	a, f, next := w.a, w.flight, &w.next
 	// f.account stays, as a caller who has left may be reading it.
@@ -332,9 +332,9 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 		return false, w.flown
 	}
 	if w.swaps() && !w.swapped && w.heard() {
-		w.lost++
+		w.lostRaces++
 	}
-	forestalled, before := w.forestalled(), w.answered
+	forestalled, before := w.forestalled(), w.heardAt
 	w.expectOthers()
 	if w.swapped {
 		w.afterSwap(f)
@@ -343,20 +343,20 @@ func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 	}
 	var roundTrip time.Duration
 	if !before.IsZero() {
-		roundTrip = w.answered.Sub(before)
+		roundTrip = w.heardAt.Sub(before)
 	}
 	if forestalled {
 		w.heldUp = true
-		a.pace.heldUp = momentOf(w.answered)
+		a.pace.heldUp = momentOf(w.heardAt)
 	}
 	w.book.Answered()
 	if w.swapped {
-		a.pace.won(w.attempts, roundTrip, w.answered)
+		a.pace.won(w.attempts, roundTrip, w.heardAt)
 		w.answer(nil)
 		return false, nil
 	}
 	// What the deadline cuts off might have been written.
-	if w.heldUp && w.deadline.Sub(w.answered) <= roundTrip {
+	if w.heldUp && w.deadline.Sub(w.heardAt) <= roundTrip {
 		w.answer(ErrContended)
 		return false, nil
 	}
@@ -394,7 +394,7 @@ func (w *work[S]) afterSwap(f *flight[S]) {
 	}
 	before := a.last.decoded
 	var seen snapshot[S]
-	w.answered = l.wrote(w.now, next, &seen)
+	w.heardAt = l.wrote(w.now, next, &seen)
 	if others := w.forOthers(); others > 0 {
 		a.othersDue = others
 	}
@@ -415,7 +415,7 @@ func (w *work[S]) afterRead(f *flight[S]) {
 		a.ended(l, f, ledger.NotDone)
 	}
 	var seen snapshot[S]
-	w.answered = l.see(w.now, next, &seen)
+	w.heardAt = l.see(w.now, next, &seen)
 	present, _ := w.began(seen.decoded)
 	if generation, _ := w.began(a.last.decoded); generation != present && len(a.flights) == 0 && !w.leases {
 		a.last.decoded = a.forgo(l, l.clone(a.last.decoded), generation)
@@ -457,7 +457,7 @@ func (w *work[S]) fail(f *flight[S]) {
 // answer ends the batch with err.
 func (w *work[S]) answer(err error) {
 	if w.cfg.Swaps != nil && w.attempts > 0 {
-		w.cfg.Swaps(w.attempts, w.lost)
+		w.cfg.Swaps(w.attempts, w.lostRaces)
 	}
 	for _, call := range w.calls {
 		q, d, failed := &call.Request, &call.Result, err
@@ -477,8 +477,8 @@ func (w *work[S]) answer(err error) {
 	}
 }
 
-// abandoned gives back what the store has consumed for a caller that has left. If that has
-// decided alone since, its call isn't in the flight any more, and ended has settled it.
+// abandoned gives back what the store has consumed for a caller that has left. If the caller has
+// decided alone since, flight.leave has taken its call out, and ended has settled it.
 func (w *work[S]) abandoned(call *call[S]) {
 	w.escaped = true
 	if w.swapped && call.Result.Allowed && slices.Contains(w.flight.calls, call) {
