@@ -133,7 +133,7 @@ func (call *Call[Q, R]) signal() {
 // it, and only until it returns.
 type Batch[Q, R any] struct {
 	calls  []*Call[Q, R]
-	begun  bool         // the leader is at work; arrivals go to next
+	begun  bool         // the leader is at work; whoever arrives goes to next
 	next   *Batch[Q, R] // nil until a call arrives behind the leader
 	leader *Call[Q, R]  // nil until there is one
 	first  Call[Q, R]   // that of Begin: here, it needs no look for one that is free
@@ -414,7 +414,7 @@ func (call *Call[Q, R]) before(other *Call[Q, R]) bool {
 	return !call.deadline.IsZero() && (other.deadline.IsZero() || call.deadline.Before(other.deadline))
 }
 
-// release puts back a call that is in no batch, or was settled by its leader.
+// release puts back a call that is in no batch, or whose batch is over.
 // The leader may still be about to signal it, so wake isn't touched.
 func (c *Combiner[Q, R]) release(call *Call[Q, R]) {
 	var request Q

@@ -35,7 +35,7 @@ type Many[A any] struct {
 	kind     Kind
 	requests []counters.Request
 	done     func(i int, t counters.Taken)
-	groups   []group[A] // that the store is asked about
+	groups   []group[A] // one for each client that the store is asked about
 	// Keys has a key of each group, by which a store finds its server.
 	Keys []string
 	slow *counters.Workers
@@ -44,13 +44,13 @@ type Many[A any] struct {
 
 // A group is the requests of a client that the store is asked about.
 type group[A any] struct {
-	number int   // of the request
-	more   []int // of other requests of the client
+	number int   // of its first request
+	more   []int // the numbers of its other requests
 	record *Record[A]
 	batch  *Batch[A] // while the client is led
 	work   Work[A]   // the same
 	asks   bool      // the work has decided what to ask next
-	tries  int       // when others were asking about it
+	tries  int       // how often others were asking about it
 }
 
 // TakesMany reports whether the store is of many clients, so that TakeMany can be called.
@@ -100,12 +100,12 @@ type refund[A any] struct {
 	done    bool
 }
 
-// RefundSoon is Refund, but it doesn't wait for a store of many clients, which is told
-// together of what they are refunded: a moment later, or by the next check of the client.
-// If told isn't nil, that is at once, and told is called when the store has been told, or
-// hasn't by the deadline of ctx, or with what telling it has panicked with. It must not panic.
-// Flush awaits it. The first of those that wait together decides how, and until when, all of
-// them are told: so either all refunds of b have a told, or none.
+// RefundSoon is Refund, but it doesn't wait for a store of many clients, which is told of several
+// refunds together: a moment later, or by the next check of the client. If told isn't nil,
+// that is at once, and told is called when the store has been told, or hasn't by the deadline
+// of ctx, or with what telling it has panicked with. It must not panic. Flush awaits it. The
+// first of the refunds that wait together decides how all of them are told, and until when: so
+// either all refunds of b have a told, or none.
 func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision, told func(panicked any)) error {
 	c, tell, err := b.refund(r, taken)
 	switch {
@@ -277,8 +277,8 @@ func (m *Many[A]) Begin(i int) (_ Work[A], turn counters.Turn) {
 	return g.work, counters.Now
 }
 
-// queue has the requests of a client whom others ask about decided as Take would, but
-// that those which wait for the same leader need one goroutine.
+// queue has the requests of a client whom others ask about decided as Take would, but by one
+// goroutine for all of them.
 func (m *Many[A]) queue(g *group[A]) {
 	waiting := append([]int{g.number}, g.more...)
 	m.slow.Go(func() {

@@ -31,9 +31,8 @@ type Request[A any] struct {
 	counters.Request
 	Kind   Kind
 	Record *Record[A]
-	// Flight is the last flight that may have counted the call, nil if none may. Its
-	// leader sets it before it claims the call: a caller who leaves knows by it what may
-	// still count.
+	// Flight is the last flight that may count the call, nil if none may. Its leader sets
+	// it before it claims the call, so that a caller who leaves has it.
 	Flight any
 }
 
@@ -52,7 +51,7 @@ type Family[A any] interface {
 	// Alone decides r without the store. What it admits is due. r was part of the
 	// flight, if that isn't nil.
 	Alone(a *A, r counters.Request, flight any) counters.Decision
-	// Leave may answer q all the same, the caller of which has just given up with err.
+	// Leave may answer q, although its caller has just given up with err.
 	Leave(a *A, q Request[A], err error) (d counters.Decision, answered bool)
 	// Refund notes that r, which was admitted at its Now with the decision taken, is given
 	// back, and reports whether the store is to be told.
@@ -111,12 +110,11 @@ type Work[A any] interface {
 	// Exchange asks the store, or waits until the work may go on. The client isn't locked: it
 	// must not touch the account.
 	Exchange(ctx context.Context)
-	// Finish takes over what the store has said, and reports whether there is more
-	// to do. Without more, all calls are answered, and the flights that it returns have had
-	// no answer.
+	// Finish takes over what the store has said, and reports whether there is more to do.
+	// If not, all calls are answered, and it returns the flights that may be answered late.
 	Finish() (more bool, flown []Flown)
-	// End ends the work. Its calls, if a panic has cut it short, are answered by others,
-	// and nobody will know what has become of its flight.
+	// End ends the work. If a panic has cut it short, others answer its calls, and nobody
+	// will know what has become of its flight.
 	End()
 }
 

@@ -17,8 +17,8 @@
 //
 // Who comes first leads and can't leave. The others wait, each until its own deadline: see
 // package combiner. Who leaves before a leader has claimed its call gets ErrWithdrawn, and
-// nothing counts. Who leaves after that gets its answer if there is one, else a LeftError:
-// what the store counts of it is given back, but for what it has admitted alone since.
+// nothing counts. Who leaves later gets the answer if there is one already, else a LeftError:
+// what the store counts of the call is given back, unless it is admitted alone meanwhile.
 //
 // A call that fails isn't admitted by its leader: if the store turns out to have counted it
 // all the same, its cost is due back. Its caller may then decide alone, by what is known, as
@@ -26,22 +26,20 @@
 // names the flight that the call was part of, so that what is admitted alone and what the
 // store may still count of it aren't both counted.
 //
-// An exchange under way, or without an answer, is a flight. After one without an
-// answer, what the store has is read before anything else is counted. What was read may be
-// higher because of the flight: so much of what its callers have admitted alone counts as told.
-// If the store says later that the flight was done, or that it wasn't, the difference is due.
-// A flight is known to those of its callers who weren't answered, so that what they admit
-// alone is due once, whether it was done or not.
+// An exchange that counts is a flight while it is under way, and after that if it had no
+// answer. Then the store is read before anything else is counted. What has come to it since may
+// be the flight's: so much of what its callers have admitted alone is taken for told. If the
+// store says later that the flight was done, or that it wasn't, the difference is due. Callers
+// who weren't answered keep the flight, so that what they admit alone is due once, either way.
 //
-// A reset is a moment. Nothing that was decided before it, or up to a clock skew
-// after it, is told; but what was admitted alone in one slot is told as one, so what came before
-// a reset goes with what came after it.
+// A reset is a moment. Nothing that was decided before it, or up to a clock skew after it, is
+// told; but what is due of a window's slot is one sum: what was admitted alone before a reset is
+// told with what was after it.
 //
 // The words:
 //
 //	tell    have the store count what is due
 //	late    an answer that comes after its exchange was given up
-//	known   a flight, when the store has said whether it was done, be that late
 //	alone   without the store
 //	apart   with the store, but not along with other clients
 //	claim   take a call on, which can't be withdrawn from then on
@@ -211,9 +209,9 @@ func Failed(err error, flight any) error { return &failure{err, flight} }
 
 // TakeLocal decides r after a Take that failed with err: by what the process
 // remembers of the client, however old that is, and what it has decided since. Of
-// what it doesn't know the others to have used it takes its share. What it admits
-// is counted in the store as soon as that answers, before another check of this
-// client. The error is counters.ErrRequest.
+// what is left by that it takes its share. What it admits is counted in the store as
+// soon as that answers, before another check of this client. The error is
+// counters.ErrRequest.
 func (b *Book[A]) TakeLocal(r counters.Request, err error) (counters.Decision, error) {
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err
@@ -380,10 +378,9 @@ func (b *Book[A]) Change(client string, do func(*A)) {
 	do(&c.Account)
 }
 
-// lead answers a batch of calls of one client. If the account is forgotten
-// meanwhile, as too many others are asked about, it goes on with it all the same. What
-// others do by a new account is as what another process does, but that the old one takes
-// for lost what the new one gives back of its own.
+// lead answers a batch of calls of one client. If the account is forgotten meanwhile, as too many
+// others are asked about, it goes on with it all the same. A new account is to the old one as
+// another process's. But what the new one gives back of the old one's, that takes for lost.
 func (b *Book[A]) lead(ctx context.Context, batch *Batch[A]) {
 	q := &batch.Calls()[0].Request
 	c, r := q.Record, q.Request
@@ -442,8 +439,8 @@ func (b *Book[A]) await(c *Record[A], r *counters.Request, f Flown) {
 	})
 }
 
-// endWork gives w back, and notes whether something is due, unless a panic has cut it short:
-// what that has left in w nobody can know.
+// endWork ends w and notes whether something is due. If a panic has cut it short, w isn't used
+// again: nobody knows what is left in it.
 func (b *Book[A]) endWork(c *Record[A], w Work[A], batch *Batch[A], r *counters.Request, completed *bool) {
 	c.calls.Lock()
 	defer c.calls.Unlock()

@@ -8,17 +8,17 @@ import (
 )
 
 // A Share is how much of what is counted is this process's own: own / all of what was
-// counted between two visits of the process to the same client. A first visit tells
-// nothing: of clients that asked once all would be its own, and of those that others
-// have left to it next to nothing. It is safe for concurrent use; the zero value is all.
+// counted between two visits of the process to the same client. A first visit says nothing:
+// if nobody else has the client, all would be its own; if others have had it for long, next to
+// nothing. It is safe for concurrent use; the zero value is all.
 //
 // While the store is away each process sees only what it admits itself. So it takes that for
 // its share of what all admit: a cost stands for cost / share. The first cost that is
 // admitted alone stands for itself, so that every process can admit one.
 type Share struct{ others, all atomic.Int32 }
 
-// Over how many counts a share is taken, about: over more for all clients than for one, as
-// clients may move.
+// Over about how many of the last counts a share is taken: over fewer for one client, which may
+// move to another process.
 const (
 	ofAll    = 1 << 14
 	ofClient = 1 << 10
@@ -32,8 +32,8 @@ func StandsFor(cost int64, share float64) int64 {
 	return int64(min(math.Ceil(float64(cost)/share), counters.MaxLimit))
 }
 
-// Note notes that of all counts of a client since the process's last visit own were its own:
-// in the share of all clients, and in the client's.
+// Note notes that own of all that was counted of a client since the process's last visit was its
+// own: in the share of all clients, and in the client's.
 func (s *Share) Note(client *Share, own, all int64) {
 	s.note(all-own, all, ofAll)
 	client.note(all-own, all, ofClient)
@@ -50,10 +50,10 @@ func (s *Share) note(others, all int64, most int32) {
 	}
 }
 
-// Of returns the share, in (0, 1], of a client that asks for a cost: its own, in which
-// that of all clients counts as if it were four costs more. One cost is left out: of
-// what was counted up to a visit, the last is always the process's own. A client that this
-// process has never seen has the share of all clients.
+// Of returns the process's share, in (0, 1], of a client that asks for a cost: that of the
+// client's counts, to which four costs are added by the share of all clients. One cost is left
+// out: of what was counted up to a visit, the last is always the process's own. Of a client that
+// it has never seen it is the share of all clients.
 func (s *Share) Of(client *Share, cost int64) float64 {
 	of := 1.0
 	if all := s.all.Load(); all > 0 {

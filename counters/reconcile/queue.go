@@ -15,8 +15,8 @@ const (
 	// interval is how long a round waits after the one before, so that clients
 	// of a server that is still down don't cost a timeout after another.
 	interval = time.Second
-	// longest is how long a round goes on to begin with another client: nobody
-	// who ends has to wait for a store that answers nobody.
+	// longest is for how long a round begins with other clients: a process that ends
+	// mustn't wait for a store that answers nobody.
 	longest = 5 * time.Second
 	// workers is how many clients of a round are reconciled at a time.
 	workers = 16
@@ -33,7 +33,7 @@ type Queue[C comparable] struct {
 	mu       sync.Mutex
 	requests map[C]*request
 	running  bool
-	next     time.Time // no round begins earlier
+	earliest time.Time // no round begins before
 	trying   bool      // a timer will call try
 }
 
@@ -46,16 +46,15 @@ type request struct {
 // at returns the time of r if it were made now.
 func (r request) at(now time.Time) time.Time { return r.Now.Add(now.Sub(r.since)) }
 
-// New returns a queue of at most most clients. Rounds, which are counted in
-// rounds, call reconcile with a client's last request, at a cost of 0 and as if
-// it were made then; after an error the client waits for the next round.
+// New returns a queue of at most most clients. Rounds, which run in rounds, call reconcile with
+// a client's last request, as if it were made then, at a cost of 0. After an error the client
+// waits for the next round.
 func New[C comparable](most int, rounds *counters.Goroutines, reconcile func(C, counters.Request) error) *Queue[C] {
 	return &Queue[C]{most: most, reconcile: reconcile, rounds: rounds, requests: make(map[C]*request)}
 }
 
-// Add has a client wait, by the latest of its requests: each is as old as when it
-// was added. A client that is new to a full queue is left out, and reconciled when it
-// comes back.
+// Add has a client wait with the latest of its requests, which have aged since they were added. A
+// client that is new to a full queue is left out, and reconciled when it comes back.
 func (q *Queue[C]) Add(c C, r counters.Request) {
 	r.Cost = 0
 	q.mu.Lock()
@@ -115,7 +114,7 @@ func (q *Queue[C]) Answered() {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.running && time.Now().After(q.next) {
+	if !q.running && time.Now().After(q.earliest) {
 		q.running = true
 		q.rounds.Go(q.round)
 	}
@@ -129,7 +128,7 @@ func (q *Queue[C]) Waiting() int { return int(q.waiting.Load()) }
 func (q *Queue[C]) Flush() {
 	q.rounds.Wait() // a round under way knows nothing of who came after it began
 	q.mu.Lock()
-	q.next = time.Time{}
+	q.earliest = time.Time{}
 	q.mu.Unlock()
 	q.Answered()
 	q.rounds.Wait()
@@ -157,7 +156,7 @@ func (q *Queue[C]) round() {
 	}
 	working.Wait()
 	q.mu.Lock()
-	q.running, q.next = false, time.Now().Add(interval)
+	q.running, q.earliest = false, time.Now().Add(interval)
 	q.tryLater()
 	q.mu.Unlock()
 }
