@@ -285,7 +285,7 @@ func (a *account) expire(w Window, now int64, telling time.Duration) {
 	if u == nil {
 		return
 	}
-	if u.until > 0 && (now > u.until || u.until-now > 2*int64(telling)) { // or the clock was set back
+	if u.until > 0 && (now >= u.until || u.until-now > 2*int64(telling)) { // or the clock was set back
 		for i := range u.dues {
 			u.dues[i].others = 0
 		}

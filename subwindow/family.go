@@ -42,7 +42,7 @@ func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, kn
 	var few [64]int64
 	// expire would forget what isn't expected of others any more; a Recall, which may be of a
 	// later time, only leaves it out.
-	expects := a.owed != nil && (a.owed.until == 0 || p.now <= a.owed.until)
+	expects := a.owed != nil && (a.owed.until == 0 || p.now < a.owed.until)
 	use := a.believe(p, expects, few[:0])
 	known = a.fresh(p.now)
 	others, _ := a.othersToTell()

@@ -62,17 +62,21 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 		both.Stores[0].Fail(ErrUnsent)
 		admits(t, both.Limiters[0], &now, limit, limit)
 		both.Stores[0].Fail(nil)
-		denied := 0
-		for range 20 {
-			now = now.Add(time.Microsecond)
+		take := func() counters.Decision {
 			d, err := both.Limiters[0].Take(Unhurried, counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now})
 			require.NoError(t, err)
-			if !d.Allowed {
-				denied++
+			return d
+		}
+		var d counters.Decision
+		for range 20 {
+			now = now.Add(time.Microsecond)
+			if d = take(); !d.Allowed {
 				assert.LessOrEqual(t, d.RetryAfter, 2*time.Second)
 			}
 		}
-		assert.Positive(t, denied)
+		require.False(t, d.Allowed)
+		now = now.Add(d.RetryAfter)
+		assert.True(t, take().Allowed, "who waits that long is admitted")
 		now = now.Add(2*time.Second + time.Millisecond)
 		assert.Equal(t, 10, admits(t, both.Limiters[0], &now, limit, 10))
 	})
