@@ -113,16 +113,18 @@ func (w *work) deal() {
 
 // deny answers the pending calls, which don't fit into what is in use.
 func (w *work) deny() {
-	expected, _ := w.a.othersToTell()
+	expected, share := w.a.othersToTell()
 	var without []int64 // what others may have still to tell
 	if expected != nil {
 		without = w.a.believe(w.position, false, nil)
 	}
 	for _, c := range w.pending {
 		r := &c.Request.Request
-		d := w.decision(w.use, w.position, r, false)
-		if expected != nil && w.fits(without, w.position, r) {
-			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), cmp.Or(time.Duration(max(0, w.a.owed.until-w.now)), w.options.Telling())
+		d := w.decision(w.use, w.position, standing(*r, ledger.StandsFor(r.Cost, share)), false)
+		if expected != nil { // it fits as what it stands for, or once they have told
+			told := cmp.Or(time.Duration(max(0, w.a.owed.until-r.Now.UnixNano())), w.options.Telling())
+			d.Remaining = min(d.Remaining, r.Cost-1)
+			d.RetryAfter = min(d.RetryAfter, max(told, w.decision(without, w.position, r, false).RetryAfter))
 		}
 		c.Answer(d, nil)
 	}

@@ -657,3 +657,24 @@ func (by way) TestAnAnswerComesWhenItsSlotIsForgotten(t *testing.T) {
 		require.EqualValues(t, 8, take(t, l, now.Add(time.Hour), 1, 10).Remaining, name)
 	}
 }
+
+// A denial names the time at which the check fits: beside what others have still to tell, as what
+// it stands for until they have, or after that.
+func (by way) TestADenialForOthersWaitsForRoomOfASlotToo(t *testing.T) {
+	const limit = 13
+	w, now := newWindow(t, time.Minute, 4, true), at("12:00:01")
+	both := limitertest.NewProcesses(t, 2, newMemory(), func(s limitertest.Store) (counters.Limiter, error) {
+		return by.newLimiterWith(t, s, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}), nil
+	})
+	for n := range 8 {
+		require.True(t, both.Take(n%2, request(now, 1, limit)).Allowed)
+	}
+	now = at("12:01:15.2") // the first slot leaves soon
+	both.Fail(limitertest.ErrUnsent)
+	for both.Take(0, request(now, 1, limit)).Allowed {
+	}
+	both.Stores[0].Fail(nil)
+	d := both.Take(0, request(now, 5, limit))
+	require.False(t, d.Allowed)
+	assert.True(t, both.Take(0, request(now.Add(d.RetryAfter), 5, limit)).Allowed, "after %v", d.RetryAfter)
+}
