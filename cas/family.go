@@ -19,7 +19,7 @@ type family[S any] struct {
 
 // Recall implements ledger.Family.
 func (f *family[S]) Recall(a *account[S], r counters.Request) (d counters.Decision, known, fresh bool) {
-	if !a.owes() && a.last.fresh(r.Now) {
+	if due, _ := a.othersDueAt(r.Now, f.cfg.Telling()); due == 0 && !a.owes() && a.last.fresh(r.Now) {
 		return f.peek(a.last.decoded, r), true, true
 	}
 	known = a.last.unexpired()

@@ -165,6 +165,32 @@ func (by way) TestCallersWhoLeaveTakeTheirShare(t *testing.T) {
 	by.keeps(t, aSecond(), limitertest.LeavingTogether)
 }
 
+// While others have to tell what they may have admitted meanwhile, a denial says until when, as one
+// by the store does.
+func (by way) TestADenialAheadWaitsForOthersToTell(t *testing.T) {
+	const limit = 8
+	both := limitertest.NewProcesses(t, 2, memory.New(nil), func(s limitertest.Store) (counters.Limiter, error) {
+		return by.makers()["sliding log"](s, aSecond())
+	})
+	take := func(i int, at string, cost int64) counters.Decision {
+		return both.Take(i, counters.Request{Client: "c", Cost: cost, Limit: limit, Now: clock(t, at)})
+	}
+	for i := range limit {
+		require.True(t, take(i%2, fmt.Sprintf("12:00:00.%d", i), 1).Allowed)
+	}
+	both.Stores[0].Fail(limitertest.ErrUnsent)
+	require.True(t, take(0, "12:01:01", 1).Allowed)
+	require.True(t, take(1, "12:02:00.5", 3).Allowed)
+	both.Stores[0].Fail(nil)
+	require.True(t, take(0, "12:03:00.4", 5).Allowed)
+	now := clock(t, "12:03:00.45")
+	r := counters.Request{Client: "c", Cost: 3, Limit: limit, Now: now}
+	d := both.Take(0, r)
+	require.False(t, d.Allowed)
+	r.Now = now.Add(d.RetryAfter)
+	assert.True(t, both.Take(0, r).Allowed, "after %v", d.RetryAfter)
+}
+
 func (by way) TestOthersHaveToTell(t *testing.T) {
 	racetest.Sequential(t)
 	by.keeps(t, aSecond(), limitertest.Telling)

@@ -46,7 +46,7 @@ type (
 type Family[A any] interface {
 	// Recall decides r by all that the account says, be it old. It reports whether
 	// that is anything, and whether it is fresh: no older than counters.MaxStaleness, with
-	// nothing due, and in windows no slot in which others may have still to tell something.
+	// nothing due, and nothing that others are thought to have still to tell.
 	Recall(a *A, r counters.Request) (d counters.Decision, known, fresh bool)
 	// Alone decides r without the store. What it admits is due. r was part of the
 	// flight, if that isn't nil.
