@@ -65,14 +65,19 @@ type Cost struct {
 
 func measureCosts(ctx context.Context, clients int) (*Cost, error) {
 	rows, err := report.Each(priced, func(a algorithms.Algorithm) (row costRow, err error) {
-		// A busy machine may hold a check up for longer than the store may take.
 		for end := time.Now().Add(time.Minute); ; {
-			if row, err = measureCost(ctx, a, clients, time.Now()); !errors.Is(err, counters.ErrTimeout) || time.Now().After(end) {
+			if row, err = measureCost(ctx, a, clients, time.Now()); !heldUp(err) || time.Now().After(end) {
 				return row, err
 			}
 		}
 	})
 	return &Cost{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx)), Clients: clients, Rows: rows}, err
+}
+
+// heldUp reports whether a busy machine may be why: it may hold up a check, or Memcached, for
+// longer than that is waited for.
+func heldUp(err error) bool {
+	return errors.Is(err, counters.ErrTimeout) || errors.Is(err, counters.ErrUnavailable)
 }
 
 // measureCost runs the algorithm on a memcached of its own, for clients that have
@@ -141,7 +146,7 @@ func processorTimes(m *testbed.Memcached, checks int, run func() error) (weir, s
 		switch err := clocks.During(run); {
 		case errors.Is(err, errors.ErrUnsupported):
 			return 0, 0, nil
-		case errors.Is(err, counters.ErrTimeout): // the machine was busy
+		case heldUp(err):
 		case err != nil:
 			return 0, 0, err
 		default:
