@@ -276,6 +276,8 @@ func policyMistakes() []policyMistake {
 		{"a brace too many in a list", limit("algorithm: fixed_window, limit: 1, window: 1m}"), []string{"4: a } closes what isn't open"}},
 		{"a brace too many in a mapping", "policies:\n  p: {limits: [{algorithm: fixed_window, limit: 1, window: 1m}]}} # {\n", []string{"2: a } closes what isn't open"}},
 		{"a bracket too many", "policies:\n  p:\n    identify: [\"header:[\"]]\n    limits: []\n", []string{"3: a ] closes what isn't open"}},
+		{"a bracket in a text, and another mistake below", "policies:\n  p:\n    description: b) see [a]]\n    limits: []\n   mode: shadow\n",
+			[]string{"5: wrong indentation: the line begins with 3 spaces, and 4, 2 or 0 would be right"}},
 		{"unclosed in front of others", "policies:\n  p:\n    limits: [{limit: 1}\n    mode: enforce\n",
 			[]string{"3: did not find expected ',' or ']'; a bracket that opens here isn't closed, or a comma is missing"}},
 		{"no comma", "policies:\n  p:\n    limits: [{limit: 1 window: 1m}]\n",

@@ -161,17 +161,26 @@ var (
 )
 
 // overclosed returns the number of the first line with a bracket that closes what no other has
-// opened, and that bracket; else 0.
+// opened, and that bracket; else 0. One that stands in a text is part of it.
 func overclosed(lines []string) (line int, bracket string) {
 	open := 0
 	for i, text := range lines {
-		for _, c := range comment.ReplaceAllString(quoted.ReplaceAllString(text, ""), "") {
+		text = comment.ReplaceAllString(quoted.ReplaceAllString(text, ""), "")
+	scan:
+		for at, c := range text {
 			switch c {
 			case '[', '{':
-				open++
+				if open > 0 || valueBegins.MatchString(text[:at]) {
+					open++
+				}
 			case ']', '}':
-				if open--; open < 0 {
+				switch {
+				case open > 0:
+					open--
+				case valueBegins.MatchString(text[:at]) || flowEnds.MatchString(text[:at]):
 					return i + 1, string(c)
+				default:
+					break scan
 				}
 			}
 		}
@@ -179,7 +188,11 @@ func overclosed(lines []string) (line int, bracket string) {
 	return 0, ""
 }
 
-var quoted = regexp.MustCompile(`"[^"]*"|'[^']*'`)
+var (
+	quoted      = regexp.MustCompile(`"[^"]*"|'[^']*'`)
+	valueBegins = regexp.MustCompile(`(^[ -]*|: +)([&!]\S+ +)*$`)
+	flowEnds    = regexp.MustCompile(`[\]}][ ,]*$`)
+)
 
 // ofParser matches what the parser misses, and not the scanner.
 var ofParser = regexp.MustCompile(`^did not find expected (<|node|key|'-'|',')|^found (incompatible|undefined tag|duplicate %)`)
