@@ -170,8 +170,8 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 }
 
 // newAnswer validates q and finds the limits in force. The answer allows, unless
-// the client is blocked and not in a limit in shadow mode, and its limits haven't been asked. The error is an
-// Invalid.
+// the client is blocked and not in a limit in shadow mode, and its limits haven't
+// been asked. The error is an Invalid.
 func (d *Decider) newAnswer(q Check) (*Answer, error) {
 	if err := q.validate(); err != nil {
 		return nil, err
