@@ -97,14 +97,16 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 		fs.SetOutput(out)
 		fs.PrintDefaults()
 		return cfg, flag.ErrHelp
-	case err != nil || cfg.version:
+	case cfg.version:
 		return cfg, err
-	case cfg.envoyEnv:
-		if err := cfg.setFromEnvoy(fs.FlagSet, environment); err != nil {
-			return cfg, err
-		}
+	case err == nil && cfg.envoyEnv:
+		err = cfg.setFromEnvoy(fs.FlagSet, environment)
 	}
-	return cfg, cfg.check()
+	values := cfg.checkValues()
+	if err != nil { // a flag that is wrong may be the one that others need
+		return cfg, errors.Join(err, values)
+	}
+	return cfg, errors.Join(values, cfg.checkTogether())
 }
 
 // A flagSet defines flags whose mistakes say what would be right.
@@ -327,62 +329,77 @@ func (c *config) parseArgs(fs *flag.FlagSet, args []string) error {
 	}
 }
 
-// check returns an error that says what is wrong and what would be right.
-func (c *config) check() error {
-	var errs []error
-	require := func(ok bool, format string, args ...any) {
-		if !ok {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
+// A checker collects mistakes, which say what is wrong and what would be right.
+type checker []error
+
+func (c *checker) require(ok bool, format string, args ...any) {
+	if !ok {
+		*c = append(*c, fmt.Errorf(format, args...))
 	}
+}
+
+// checkValues returns what is wrong with flags by themselves.
+func (c *config) checkValues() error {
+	var all checker
 	_, port, err := net.SplitHostPort(c.listen)
-	require(err == nil && !strings.Contains(port, "/"), "-listen %q must be HOST:PORT, such as 127.0.0.1:8080", c.listen)
-	require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
+	all.require(err == nil && !strings.Contains(port, "/"), "-listen %q must be HOST:PORT, such as 127.0.0.1:8080", c.listen)
+	all.require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
+	if len(c.memcached) > 0 {
+		err := memcached.CheckServers(c.memcached)
+		all.require(err == nil, "-memcached: %w", err)
+	}
 	_, err = sampleOf(c.decisionSample)
-	require(err == nil, "-decision-log-sample: %w", err)
-	require(c.decisionLog != "" || c.decisionSample == "all", "-decision-log-sample needs -decision-log")
-	require(!c.console || c.tokenFile != "" || isLoopback(c.listen), "-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; %q isn't", c.listen)
-	require(slices.Contains([]string{plainHTTP, netHTTP}, c.http), "-http %q must be plain or net", c.http)
+	all.require(err == nil, "-decision-log-sample: %w", err)
+	all.require(slices.Contains([]string{plainHTTP, netHTTP}, c.http), "-http %q must be plain or net", c.http)
 	_, _, err = net.SplitHostPort(c.grpcListen)
-	require(err == nil || c.grpcListen == "" || strings.HasPrefix(c.grpcListen, "unix:"), "-grpc-listen %q must be HOST:PORT, such as 127.0.0.1:8081, or unix: and the path of a socket", c.grpcListen)
-	require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
-	require(c.grpcListen != "unix:", "-grpc-listen %q names no socket; give its path, as in unix:/run/weir/grpc.sock", c.grpcListen)
-	require(!c.envoyEnv || len(c.memcached) > 0, "-envoy-env needs MEMCACHE_HOST_PORT or -memcached: weir counts on Memcached, not on Redis")
-	require(c.grpcListen == "" || c.envoys(), "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by")
-	require(c.envoyConfig == "" || c.envoyXDS.server == "", "-envoy-config and -envoy-xds are both where the limits come from; give one of them")
+	all.require(err == nil || c.grpcListen == "" || strings.HasPrefix(c.grpcListen, "unix:"), "-grpc-listen %q must be HOST:PORT, such as 127.0.0.1:8081, or unix: and the path of a socket", c.grpcListen)
+	all.require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
+	all.require(c.grpcListen != "unix:", "-grpc-listen %q names no socket; give its path, as in unix:/run/weir/grpc.sock", c.grpcListen)
 	x := &c.envoyXDS
-	require(x.server != "" || x.wait == 0 && !x.tls && x.node == defaultXDSNode, "-envoy-xds-node, -envoy-xds-wait and -envoy-xds-tls need -envoy-xds")
-	require(x.server == "" || hasPort(x.server), "-envoy-xds %q must be HOST:PORT, such as control-plane:18000", x.server)
-	require(x.tls || x.ca == "" && x.cert == "" && x.name == "", "-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need -envoy-xds-tls")
-	require((x.cert == "") == (x.key == ""), "-envoy-xds-cert and -envoy-xds-key go together")
-	require(x.wait >= 0, "-envoy-xds-wait must not be negative")
-	require(c.envoyStatsd == "" || c.envoys(), "-envoy-statsd needs -envoy-config or -envoy-xds, of which it tells")
-	require(c.envoyStatsd == "" || hasPort(c.envoyStatsd), "-envoy-statsd %q must be HOST:PORT, such as localhost:8125", c.envoyStatsd)
-	require(len(c.envoyTags) == 0 || c.envoyStatsd != "", "-envoy-statsd-tags needs -envoy-statsd")
-	require(slices.Contains(policyfile.WindowAlgorithms(), c.envoyOptions.Algorithm), "-envoy-algorithm %q must be %s", c.envoyOptions.Algorithm, strings.Join(policyfile.WindowAlgorithms(), " or "))
-	require(envoy.Headers(c.envoyHeaders).Valid(), "-envoy-headers %q must be draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", c.envoyHeaders)
-	require(slices.Contains([]policyfile.EnvoyMode{policyfile.EnvoyEnforce, policyfile.EnvoyShadow, policyfile.EnvoyQuota}, c.envoyOptions.Mode),
+	all.require(x.server == "" || hasPort(x.server), "-envoy-xds %q must be HOST:PORT, such as control-plane:18000", x.server)
+	all.require(x.wait >= 0, "-envoy-xds-wait must not be negative")
+	all.require(c.envoyStatsd == "" || hasPort(c.envoyStatsd), "-envoy-statsd %q must be HOST:PORT, such as localhost:8125", c.envoyStatsd)
+	all.require(slices.Contains(policyfile.WindowAlgorithms(), c.envoyOptions.Algorithm), "-envoy-algorithm %q must be %s", c.envoyOptions.Algorithm, strings.Join(policyfile.WindowAlgorithms(), " or "))
+	all.require(envoy.Headers(c.envoyHeaders).Valid(), "-envoy-headers %q must be draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", c.envoyHeaders)
+	all.require(slices.Contains([]policyfile.EnvoyMode{policyfile.EnvoyEnforce, policyfile.EnvoyShadow, policyfile.EnvoyQuota}, c.envoyOptions.Mode),
 		"-envoy-mode %q must be enforce, shadow or quota", c.envoyOptions.Mode)
-	require(slices.Contains([]policy.OnStoreError{policy.StoreErrorLocal, policy.StoreErrorAllow, policy.StoreErrorDeny}, c.envoyOptions.OnStoreError),
+	all.require(slices.Contains([]policy.OnStoreError{policy.StoreErrorLocal, policy.StoreErrorAllow, policy.StoreErrorDeny}, c.envoyOptions.OnStoreError),
 		"-envoy-on-store-error %q must be local, allow or deny", c.envoyOptions.OnStoreError)
-	require(c.grpcAge >= 0, "-grpc-max-connection-age %v must not be negative", c.grpcAge)
-	require(c.storeTimeout > 0 && c.storeTimeout <= counters.MaxTimeout,
+	all.require(c.grpcAge >= 0, "-grpc-max-connection-age %v must not be negative", c.grpcAge)
+	all.require(c.storeTimeout > 0 && c.storeTimeout <= counters.MaxTimeout,
 		"-store-timeout %v must be more than 0 and at most %v", c.storeTimeout, counters.MaxTimeout)
-	require(c.clockSkew >= 0 && c.clockSkew <= counters.MaxClockSkew, "-clock-skew %v must be from 0 to 1m", c.clockSkew)
-	require(c.viewClients >= 0, "-view-clients %d must not be negative", c.viewClients)
-	require(c.shutdownGrace >= 0, "-shutdown-grace %v must not be negative", c.shutdownGrace)
+	all.require(c.clockSkew >= 0 && c.clockSkew <= counters.MaxClockSkew, "-clock-skew %v must be from 0 to 1m", c.clockSkew)
+	all.require(c.viewClients >= 0, "-view-clients %d must not be negative", c.viewClients)
+	all.require(c.shutdownGrace >= 0, "-shutdown-grace %v must not be negative", c.shutdownGrace)
 	prefixErr := counters.CheckKeyPrefix(c.keyPrefix)
-	require(prefixErr == nil, "-key-prefix: %w", prefixErr)
-	require(c.logFormat == textFormat || c.logFormat == jsonFormat, "-log-format %q must be text or json", c.logFormat)
-	require((c.tlsCert == "") == (c.tlsKey == ""), "-tls-cert and -tls-key go together")
-	require(c.tlsClientCA == "" || c.tlsCert != "", "-tls-client-ca needs -tls-cert and -tls-key")
-	require((c.grpcTLSCert == "") == (c.grpcTLSKey == ""), "-grpc-tls-cert and -grpc-tls-key go together")
-	require(c.grpcTLSCert == "" || c.grpcListen != "", "-grpc-tls-cert needs -grpc-listen")
-	require(c.grpcClientCA == "" || c.grpcTLSCert != "", "-grpc-tls-client-ca needs -grpc-tls-cert and -grpc-tls-key")
-	require(c.memcachedCA == "" || c.memcachedTLS, "-memcached-ca needs -memcached-tls")
-	require(len(c.memcached) > 0 || !c.memcachedTLS && c.memcachedUser == "",
+	all.require(prefixErr == nil, "-key-prefix: %w", prefixErr)
+	all.require(c.logFormat == textFormat || c.logFormat == jsonFormat, "-log-format %q must be text or json", c.logFormat)
+	return errors.Join(all...)
+}
+
+// checkTogether returns what is wrong with flags beside each other.
+func (c *config) checkTogether() error {
+	var all checker
+	all.require(c.decisionLog != "" || c.decisionSample == "all", "-decision-log-sample needs -decision-log")
+	all.require(!c.console || c.tokenFile != "" || isLoopback(c.listen), "-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; %q isn't", c.listen)
+	all.require(!c.envoyEnv || len(c.memcached) > 0, "-envoy-env needs MEMCACHE_HOST_PORT or -memcached: weir counts on Memcached, not on Redis")
+	all.require(c.grpcListen == "" || c.envoys(), "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by")
+	all.require(c.envoyConfig == "" || c.envoyXDS.server == "", "-envoy-config and -envoy-xds are both where the limits come from; give one of them")
+	x := &c.envoyXDS
+	all.require(x.server != "" || x.wait == 0 && !x.tls && x.node == defaultXDSNode, "-envoy-xds-node, -envoy-xds-wait and -envoy-xds-tls need -envoy-xds")
+	all.require(x.tls || x.ca == "" && x.cert == "" && x.name == "", "-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need -envoy-xds-tls")
+	all.require((x.cert == "") == (x.key == ""), "-envoy-xds-cert and -envoy-xds-key go together")
+	all.require(c.envoyStatsd == "" || c.envoys(), "-envoy-statsd needs -envoy-config or -envoy-xds, of which it tells")
+	all.require(len(c.envoyTags) == 0 || c.envoyStatsd != "", "-envoy-statsd-tags needs -envoy-statsd")
+	all.require((c.tlsCert == "") == (c.tlsKey == ""), "-tls-cert and -tls-key go together")
+	all.require(c.tlsClientCA == "" || c.tlsCert != "", "-tls-client-ca needs -tls-cert and -tls-key")
+	all.require((c.grpcTLSCert == "") == (c.grpcTLSKey == ""), "-grpc-tls-cert and -grpc-tls-key go together")
+	all.require(c.grpcTLSCert == "" || c.grpcListen != "", "-grpc-tls-cert needs -grpc-listen")
+	all.require(c.grpcClientCA == "" || c.grpcTLSCert != "", "-grpc-tls-client-ca needs -grpc-tls-cert and -grpc-tls-key")
+	all.require(c.memcachedCA == "" || c.memcachedTLS, "-memcached-ca needs -memcached-tls")
+	all.require(len(c.memcached) > 0 || !c.memcachedTLS && c.memcachedUser == "",
 		"-memcached-tls and -memcached-user-file need -memcached")
-	return errors.Join(errs...)
+	return errors.Join(all...)
 }
 
 // sampleOf returns the decision log without a writer that has such a sample.

@@ -224,6 +224,12 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-log-format xml", `-log-format "xml" must be text or json`},
 		{"-memcached-tls=perhaps", `invalid boolean value "perhaps" for -memcached-tls: must be true or false`},
 		{"-memcached ,", `invalid value "," for flag -memcached: must name a server, such as 127.0.0.1:11211, or be empty for an embedded store`},
+		{"-memcached a", `-memcached: "a" is not a Memcached server; give host:port or /path/to.sock`},
+		{"-memcached a:1,b:1,a:1", "-memcached: the Memcached server a:1 is named twice"},
+		{"-memcached a:1,dns+b", `-memcached: "dns+b" names no Memcached servers; give dns+host:port`},
+		{"-memcached dnssrv+b:1", `-memcached: "dnssrv+b:1" names no Memcached servers; give dnssrv+_name._tcp.host, without a port`},
+		{"-memcached srv+b:1", `-memcached: "srv+b:1" is not a Memcached server; ` +
+			"give host:port, /path/to.sock, dns+host:port, dnssrv+_name._tcp.host or cluster+host:port"},
 		{"-envoy-env", "-envoy-env needs MEMCACHE_HOST_PORT or -memcached: weir counts on Memcached, not on Redis"},
 		{"-grpc-listen :1", "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by"},
 		{"-envoy-config c -grpc-listen unix:", `-grpc-listen "unix:" names no socket; give its path, as in unix:/run/weir/grpc.sock`},
@@ -263,6 +269,12 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"flag provided but not defined: -nonsense; -help lists the flags\n" +
 			`invalid value "loud" for flag -log-level: must be debug, info, warn or error` + "\n" +
 			"flag provided but not defined: -v; -help lists the flags"},
+		{"-listen 8080 -memcached a", `-listen "8080" must be HOST:PORT, such as 127.0.0.1:8080` + "\n" +
+			`-memcached: "a" is not a Memcached server; give host:port or /path/to.sock`},
+		{"-store-timeout 5 -listen 8080", `invalid value "5" for flag -store-timeout: must be a duration such as 50ms or 10s` + "\n" +
+			`-listen "8080" must be HOST:PORT, such as 127.0.0.1:8080`},
+		// What was to be -memcached is wrong, not the flag that needs one.
+		{"-memcahced a:1 -memcached-tls", "flag provided but not defined: -memcahced; did you mean -memcached?"},
 		{"-store-timeout 0s -log-format xml", "-store-timeout 0s must be more than 0 and at most 5s\n-log-format \"xml\" must be text or json"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
@@ -396,12 +408,6 @@ func TestNewProgramSaysWhatIsWrongWithFiles(t *testing.T) {
 		{"-memcached a:1 -memcached-tls -memcached-ca " + empty, "-memcached-ca: " + empty + " has no PEM certificate"},
 		{"-memcached a:1 -memcached-tls -memcached-ca /nowhere/ca", "-memcached-ca: open /nowhere/ca: no such file or directory"},
 		{"-memcached a:1 -memcached-user-file " + empty, "-memcached-user-file " + empty + " must begin with a line user:password"},
-		{"-memcached a", `-memcached: "a" is not a Memcached server; give host:port or /path/to.sock`},
-		{"-memcached a:1,b:1,a:1", "-memcached: the Memcached server a:1 is named twice"},
-		{"-memcached a:1,dns+b", `-memcached: "dns+b" names no Memcached servers; give dns+host:port`},
-		{"-memcached dnssrv+b:1", `-memcached: "dnssrv+b:1" names no Memcached servers; give dnssrv+_name._tcp.host, without a port`},
-		{"-memcached srv+b:1", `-memcached: "srv+b:1" is not a Memcached server; ` +
-			"give host:port, /path/to.sock, dns+host:port, dnssrv+_name._tcp.host or cluster+host:port"},
 		{"-listen " + busy.Addr().String(), "-listen: listen tcp " + busy.Addr().String() + ": bind: address already in use"},
 	} {
 		t.Run(test.args, func(t *testing.T) {

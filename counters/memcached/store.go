@@ -86,6 +86,13 @@ type members struct {
 	missing  []counters.ServerStatus // names that no servers are known of
 }
 
+// CheckServers returns what is wrong with the names of servers, as New would, and looks
+// none of them up.
+func CheckServers(names []string) error {
+	_, err := newMembership(names, lookups{})
+	return err
+}
+
 // New returns a store on the servers of cfg. It looks their names up, for two
 // seconds at most, but connects to none: the first operation does. The error
 // says what is wrong with cfg; a name that isn't found is no error, as Watch
