@@ -17,6 +17,7 @@ import (
 
 	"weir/api/overrides"
 	"weir/api/policy"
+	"weir/cas"
 	"weir/counters"
 	"weir/counters/memory"
 )
@@ -384,7 +385,10 @@ func TestMistypedAddressesAreTold(t *testing.T) {
 	for key, want := range map[string]string{
 		"10.0.0.300": "counts as a name", "10.0.0.1-10.0.0.9": "counts as a name", "2001:db8:::1": "counts as a name",
 		"10.0.0.3:80": "counts as a name", "[2001:db8::1]": "counts as a name", "[2001:db8::1]:80": "counts as a name", "order:7": "",
-		"10.0.0.30": "", "10.0.0.0%2F8": "", "2001:db8::1": "", "%2210.0.0.1%22": "", "gold-co": "", "order-7": "", "7": "", "10.0.*": "",
+		"[10.0.0.0/8]": "such as 10.0.0.0/8", "[2001:db8::]/32": "such as 2001:db8::/32", "[10.0.0.0/8]:80": "counts as a name",
+		"::1%eth0": "such as ::1", "[fe80::1%eth0]:80": "such as fe80::1", "fe80::1%eth0/64": "such as fe80::/64", "\"[10.0.0.1]\"": "counts as a name",
+		"50%off": "", "a/b": "", "[a]": "", "\"10.0.0.0/8\"": "", "\"10.0.0.0/33\"": "",
+		"10.0.0.30": "", "10.0.0.0/8": "", "2001:db8::1": "", "\"10.0.0.1\"": "", "gold-co": "", "order-7": "", "7": "", "10.0.*": "",
 	} {
 		r := s.override(t, "api", key, `{"blocked":true,"for":"1m"}`)
 		require.Equal(t, http.StatusOK, r.Code, r.Body)
@@ -417,6 +421,18 @@ func TestOverridesTellWhatMostWouldNotExpect(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(r.Body), &told))
 		assert.Equal(t, test.note, told.Note, test)
 	}
+}
+
+// An override that was possible when it was made is told of when a limit has been given an
+// algorithm that can't count as much.
+func TestOverridesThatAReloadHasCappedAreTold(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 10, time.Minute)))
+	require.NotContains(t, s.override(t, "api", "gold", `{"limits":{"per-minute":20000},"for":"1h"}`).Body, "note")
+	s.SetPolicies(bindLimiters(s.store, s.cfg.Metrics, newPolicy("api", slidingLog("per-minute", 10, time.Minute))))
+	assert.EqualValues(t, cas.MaxLogLimit, s.state(t, "api", "gold").Limits[0].Limit)
+	assert.Contains(t, s.do(t, http.MethodGet, "/v1/policies/api/overrides", "").Body,
+		`"note":"the limit \"per-minute\" is 10000 and not 20000, as it can't count more any longer"`)
 }
 
 // Who lowers a limit below what a route costs is told, as whoever writes that into the file is.

@@ -59,6 +59,9 @@ func (p *Policy) NoteOn(e *Exception) string {
 		if e.Blocked && l.Leniency.IsShadow() {
 			return fmt.Sprintf("the limit %q is in shadow mode, so it admits these requests all the same", l.Name)
 		}
+		if own, most := e.Limits[l.Name], l.LargestLimit(); own > most { // a reload has lowered it
+			return fmt.Sprintf("the limit %q is %d and not %d, as it can't count more any longer", l.Name, most, own)
+		}
 		if e.Limits[l.Name] > l.Limit && l.Burst > 0 {
 			return fmt.Sprintf("the burst of the limit %q stays %d, and no more are admitted at once", l.Name, l.Burst)
 		}
@@ -79,13 +82,25 @@ func (p *Policy) NoteOn(e *Exception) string {
 // Note says that k is a name, if it is one that was probably to be an address, perhaps with
 // brackets or a port, or a range of them; else "".
 func (k ClientKey) Note() string {
-	name := strings.Trim(k.name, "[]")
-	if withPort, err := netip.ParseAddrPort(k.name); err == nil {
-		name = withPort.Addr().String()
-	}
-	first, last, isRange := strings.Cut(name, "-")
-	if k.all || k.network.IsValid() || !looksLikeAddress(first) || isRange && !looksLikeAddress(last) || IsNetwork(k.name) {
+	if same, err := ParseClientKey(k.name); k.all || k.network.IsValid() || err != nil || same != k { // else it is in quotes
 		return ""
 	}
-	return fmt.Sprintf("%q counts as a name: it is neither an address nor a range of them, such as 10.0.0.0/8", k.name)
+	meant := strings.NewReplacer("[", "", "]", "").Replace(k.name)
+	if withPort, err := netip.ParseAddrPort(k.name); err == nil {
+		meant = withPort.Addr().String()
+	}
+	address, bits, isNetwork := strings.Cut(meant, "/")
+	address, _, _ = strings.Cut(address, "%") // behind it is a zone
+	first, last, isRange := strings.Cut(address, "-")
+	if !looksLikeAddress(first) || isRange && !looksLikeAddress(last) {
+		return ""
+	}
+	if isNetwork {
+		address += "/" + bits
+	}
+	right := "10.0.0.0/8"
+	if n, ok := parseNetwork(address); ok {
+		right = networkName(n.Masked())
+	}
+	return fmt.Sprintf("%q counts as a name: it is neither an address nor a range of them, such as %s", k.name, right)
 }
