@@ -14,9 +14,9 @@ import (
 // defaultAudited is how many changes are listed if nobody says how many.
 const defaultAudited = 100
 
-// maxAuditedName is how much of a name stands in the line of a request that was refused: it
-// may be one that nothing has.
-const maxAuditedName = 100
+// maxAuditedName and maxAuditedPath are how much of a name and of a path stand in the line of a
+// request that was refused: they may be ones that nothing has.
+const maxAuditedName, maxAuditedPath = 100, 200
 
 // changed adds a change to the audit, and logs it. What more the log says is appended.
 func (s *Server) changed(c change, more ...slog.Attr) {
@@ -50,8 +50,15 @@ func (s *Server) operators(do func(c echo.Context, by change) error) echo.Handle
 		if by.By = token.Name; !token.ChecksOnly {
 			return do(c, by)
 		}
-		by.What, by.refused = "refused to one who may only make checks: "+c.Request().Method+" "+c.Path(), true
-		by.Policy, by.Client = by.Policy[:min(len(by.Policy), maxAuditedName)], by.Client[:min(len(by.Client), maxAuditedName)]
+		path := c.Request().URL.Path
+		if s.cfg.LogClients {
+			by.Client = by.Client[:min(len(by.Client), maxAuditedName)]
+		} else {
+			path, _ = hideClient(path, "")
+		}
+		path = path[:min(len(path), maxAuditedPath)]
+		by.What, by.refused = "refused to one who may only make checks: "+c.Request().Method+" "+path, true
+		by.Policy = by.Policy[:min(len(by.Policy), maxAuditedName)]
 		s.changed(by)
 		return newProblem(http.StatusForbidden, "this token may only make checks; one that may operate is needed")
 	}

@@ -17,6 +17,7 @@ import (
 
 	"weir/api/overrides"
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memory"
@@ -305,6 +306,36 @@ func TestTheAuditHasChangesOfWhichNobodyKnows(t *testing.T) {
 	} {
 		want.Time, want.Peer, want.Policy, want.Client = got.Changes[i].Time, "192.0.2.1", "api", "c"
 		assert.Equal(t, want, got.Changes[i])
+	}
+}
+
+// The audit says what was asked for, with the client as the rest of the line has it.
+func TestTheAuditSaysWhatWasRefused(t *testing.T) {
+	t.Parallel()
+	for _, shown := range []bool{false, true} {
+		s := newServiceWith(func(cfg *Config) {
+			cfg.Tokens, cfg.LogClients = []Token{{Secret: "secret", Name: "gateway", ChecksOnly: true}, {Secret: "other"}}, shown
+		}, newPolicy("api", fixed("per-minute", 3, time.Minute)))
+		for _, test := range []struct{ method, path, hidden, shown string }{
+			{http.MethodGet, "/v1/policies/api/overrides", "/v1/policies/api/overrides", "/v1/policies/api/overrides"},
+			{http.MethodDelete, "/v1/policies/api/clients/a%2Fb", "/v1/policies/api/clients/c14cddc033f64b9d", "/v1/policies/api/clients/a/b"},
+			{http.MethodPut, "/v1/policies/api/overrides/c", "/v1/policies/api/overrides/2e7d2c03a9507ae2", "/v1/policies/api/overrides/c"},
+			{http.MethodGet, "/v1/policies/" + strings.Repeat("p", 3000) + "/overrides", "/v1/policies/" + strings.Repeat("p", 187), "/v1/policies/" + strings.Repeat("p", 187)},
+			{http.MethodDelete, "/v1/policies/api/clients/" + strings.Repeat("c", 150), "/v1/policies/api/clients/" + telemetry.HashClient(strings.Repeat("c", 150)), "/v1/policies/api/clients/" + strings.Repeat("c", 150)},
+		} {
+			s.do(t, test.method, test.path, "", "Authorization", "Bearer secret")
+			r := s.do(t, http.MethodGet, "/v1/audit?n=1", "", "Authorization", "Bearer other")
+			var got struct{ Changes []change }
+			require.NoError(t, json.Unmarshal([]byte(r.Body), &got))
+			want := test.hidden
+			if shown {
+				want = test.shown
+			}
+			assert.Equal(t, "refused to one who may only make checks: "+test.method+" "+want, got.Changes[0].What)
+			if client := got.Changes[0].Client; !shown && client != "" {
+				assert.True(t, strings.HasSuffix(want, client), "%s, as %s", want, client)
+			}
+		}
 	}
 }
 
