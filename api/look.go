@@ -16,7 +16,11 @@ const maxLooks = 16
 // look answers GET /v1/look: what each of several GETs would answer, for less than they cost
 // one by one. A page for operators asks so once a second.
 func (s *Server) look(c echo.Context) error {
-	paths := c.QueryParams()["get"]
+	query, err := queryOf(c, "get")
+	if err != nil {
+		return err
+	}
+	paths := query["get"]
 	if len(paths) == 0 || len(paths) > maxLooks {
 		return badRequest("get is given %d times and must be 1 to %d", len(paths), maxLooks)
 	}

@@ -49,6 +49,14 @@ func NewServer(cfg Config) *Server {
 	e.GET("/openapi.yaml", safe(func(c echo.Context) error {
 		return c.Blob(http.StatusOK, "application/yaml", openAPI)
 	}))
+	bare := func(h echo.HandlerFunc) echo.HandlerFunc {
+		return safe(func(c echo.Context) error {
+			if _, err := queryOf(c); err != nil {
+				return err
+			}
+			return h(c)
+		})
+	}
 	v1 := e.Group("/v1")
 	v1.POST("/check", safe(s.check))
 	v1.POST("/check/batch", safe(s.checkBatch))
@@ -56,23 +64,23 @@ func NewServer(cfg Config) *Server {
 	v1.POST("/settle/batch", safe(s.settleBatch))
 	v1.POST("/renew", safe(s.renew))
 	v1.POST("/charge", safe(s.charge))
-	v1.GET("/policies", safe(s.listPolicies))
-	v1.GET("/policies/:policy", safe(s.showPolicy))
+	v1.GET("/policies", bare(s.listPolicies))
+	v1.GET("/policies/:policy", bare(s.showPolicy))
 	v1.GET("/policies/:policy/top", safe(s.listTopClients))
 	for _, client := range []string{":client", "*"} { // who doesn't escape a slash means the client, too
-		v1.GET("/policies/:policy/clients/"+client, safe(s.peekClient))
-		v1.DELETE("/policies/:policy/clients/"+client, safe(s.operators(s.resetClient)))
+		v1.GET("/policies/:policy/clients/"+client, bare(s.peekClient))
+		v1.DELETE("/policies/:policy/clients/"+client, bare(s.operators(s.resetClient)))
 	}
 	if cfg.Overrides != nil {
-		v1.GET("/policies/:policy/overrides", safe(s.operators(s.listOverrides)))
-		v1.GET("/policies/:policy/overrides/:key", safe(s.operators(s.showOverride)))
-		v1.PUT("/policies/:policy/overrides/:key", safe(s.operators(s.setOverride)))
-		v1.DELETE("/policies/:policy/overrides/:key", safe(s.operators(s.endOverride)))
+		v1.GET("/policies/:policy/overrides", bare(s.operators(s.listOverrides)))
+		v1.GET("/policies/:policy/overrides/:key", bare(s.operators(s.showOverride)))
+		v1.PUT("/policies/:policy/overrides/:key", bare(s.operators(s.setOverride)))
+		v1.DELETE("/policies/:policy/overrides/:key", bare(s.operators(s.endOverride)))
 		cfg.Overrides.Notify(s.setOverrides)
 	}
-	v1.GET("/policies/:policy/clients/:client/state", safe(s.showState))
+	v1.GET("/policies/:policy/clients/:client/state", bare(s.showState))
 	v1.GET("/policies/:policy/history", safe(s.showHistory))
-	v1.GET("/status", safe(s.showStatus))
+	v1.GET("/status", bare(s.showStatus))
 	v1.GET("/look", safe(s.look))
 	v1.GET("/audit", safe(s.operators(s.listChanges)))
 	// RouteNotFound takes every method; Any takes only the common ones.

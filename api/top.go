@@ -50,7 +50,7 @@ func (s *Server) listTopClients(c echo.Context) error {
 		return err
 	}
 	by, scope, n := "denied", "instance", defaultTop
-	parameters, err := parametersOf(c)
+	parameters, err := parametersOf(c, "by", "n", "scope")
 	if err != nil {
 		return err
 	}
@@ -64,8 +64,6 @@ func (s *Server) listTopClients(c echo.Context) error {
 			}
 		case "scope":
 			scope = value
-		default:
-			return badRequest("there is no parameter %q; there are by, n and scope", name)
 		}
 	}
 	checks := active.checks[d.Name]
