@@ -71,6 +71,9 @@ func filesBelow(folder string) (names []string, err error) {
 		case err != nil:
 			return nil, err
 		case !at.IsDir():
+			if err := CheckFile(name); err != nil {
+				return nil, err
+			}
 			names = append(names, name)
 		default:
 			below, err := filesBelow(name)

@@ -52,6 +52,25 @@ func Read(file string) ([]byte, error) {
 	return data, nil
 }
 
+// CheckFile returns an error if name is there and isn't a file. Reading a pipe waits for whoever
+// writes into it, and finds what that is only once.
+func CheckFile(name string) error {
+	at, err := os.Stat(name)
+	if err != nil || at.Mode().IsRegular() {
+		return nil // reading it says what is wrong
+	}
+	what := "a device"
+	switch at.Mode().Type() {
+	case os.ModeDir:
+		return fmt.Errorf("%s is a folder; give a file", name)
+	case os.ModeNamedPipe:
+		what = "a pipe"
+	case os.ModeSocket:
+		what = "a socket"
+	}
+	return fmt.Errorf("%s is %s, not a file; weir reads it again when it changes, so give a file", name, what)
+}
+
 const (
 	maxPolicyBytes      = 1 << 20
 	defaultSettleWithin = 10 * time.Minute

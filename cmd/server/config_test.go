@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -416,6 +418,44 @@ func TestNewProgramSaysWhatIsWrongWithFiles(t *testing.T) {
 			require.NoError(t, err)
 			_, err = newProgram(cfg, io.Discard)
 			assert.EqualError(t, err, test.want)
+		})
+	}
+}
+
+// A pipe would hold up the start, or be empty when it is read a second time.
+func TestFilesMustBeFiles(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	pipe := filepath.Join(folder, "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	ca := servertest.NewAuthority(t)
+	cert, _ := ca.Issue(t, "server")
+	const isPipe, isFolder = " is a pipe, not a file; weir reads it again when it changes, so give a file", " is a folder; give a file"
+	for _, test := range []struct{ args, want string }{
+		{"-config " + pipe, "policy file: " + pipe + isPipe},
+		{"-config " + folder, "policy file: " + folder + isFolder},
+		{"-config /dev/null", "policy file: /dev/null is a device, not a file; weir reads it again when it changes, so give a file"},
+		{"-envoy-config " + pipe, "-envoy-config: " + pipe + isPipe},
+		{"-envoy-config " + folder, "-envoy-config: " + pipe + isPipe},
+		{"-token-file " + pipe, "-token-file: " + pipe + isPipe},
+		{"-token-file " + folder, "-token-file: " + folder + isFolder},
+		{"-tls-cert " + cert + " -tls-key " + pipe + " -tls-client-ca " + folder, "-tls-key: " + pipe + isPipe + "\n-tls-client-ca: " + folder + isFolder},
+		{"-memcached a:1 -memcached-user-file " + pipe, "-memcached-user-file: " + pipe + isPipe},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			cfg, err := parseConfig(append([]string{"-listen", "127.0.0.1:0"}, strings.Fields(test.args)...), env(nil), io.Discard)
+			require.NoError(t, err)
+			ended := make(chan error, 1)
+			go func() {
+				_, err := newProgram(cfg, io.Discard)
+				ended <- err
+			}()
+			select {
+			case err := <-ended:
+				assert.EqualError(t, err, test.want)
+			case <-time.After(servertest.Patience):
+				t.Error("it waits")
+			}
 		})
 	}
 }

@@ -137,6 +137,9 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	store = p.metrics.InstrumentStore(store)
 	p.limiters = policyfile.NewLimiters(store, options, p.metrics, p.log)
 	telemetry.RegisterViews(p.registry, p.limiters.Clients, p.limiters.ClientLimit)
+	if err := checkPolicyFiles(cfg); err != nil {
+		return nil, err
+	}
 	if p.lastRead, err = p.readPolicies(); err != nil {
 		return nil, err
 	}
@@ -264,10 +267,16 @@ func (p *program) openStore() (telemetry.Store, func() []counters.ServerStatus, 
 // again when they change. Names that are empty are left out.
 func (p *program) watch(read func() error, pairs ...string) error {
 	w := &watchedFiles{read: read}
+	var wrong checker
 	for pair := range slices.Chunk(pairs, 2) {
 		if pair[1] != "" {
 			w.flags, w.names = append(w.flags, pair[0]), append(w.names, pair[1])
+			err := policyfile.CheckFile(pair[1])
+			wrong.require(err == nil, "%s: %w", pair[0], err)
 		}
+	}
+	if len(wrong) > 0 {
+		return errors.Join(wrong...)
 	}
 	p.files = append(p.files, w)
 	_, err := w.look()
@@ -398,6 +407,18 @@ func (p *program) readPolicies() (policyContent, error) {
 		c.envoy = p.inForce.envoy
 	}
 	return c, err
+}
+
+// checkPolicyFiles returns an error unless the policy file is a file, and Envoy's is one or a folder.
+func checkPolicyFiles(cfg *config) error {
+	var all checker
+	err := policyfile.CheckFile(cfg.policyFile)
+	all.require(err == nil, "policy file: %w", err)
+	if at, missing := os.Stat(cfg.envoyConfig); missing == nil && !at.IsDir() {
+		err := policyfile.CheckFile(cfg.envoyConfig)
+		all.require(err == nil, "-envoy-config: %w", err)
+	}
+	return errors.Join(all...)
 }
 
 // readPolicyFiles reads the policy file and Envoy's. With an error, there is nothing but that.
