@@ -341,9 +341,10 @@ func (c *checker) require(ok bool, format string, args ...any) {
 // checkValues returns what is wrong with flags by themselves.
 func (c *config) checkValues() error {
 	var all checker
-	_, port, err := net.SplitHostPort(c.listen)
-	all.require(err == nil && !strings.Contains(port, "/"), "-listen %q must be HOST:PORT, such as 127.0.0.1:8080", c.listen)
+	host, port, err := net.SplitHostPort(c.listen)
+	all.require(err == nil && !strings.Contains(port, "/") && !strings.Contains(host, " "), "-listen %q must be HOST:PORT, such as 127.0.0.1:8080", c.listen)
 	all.require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
+	all.require(err != nil || strings.Contains(port, "/") || isPort(c.listen), "-listen %q has a port that no service has; give a number from 0 to 65535", c.listen)
 	if len(c.memcached) > 0 {
 		err := memcached.CheckServers(c.memcached)
 		all.require(err == nil, "-memcached: %w", err)
@@ -354,6 +355,7 @@ func (c *config) checkValues() error {
 	_, _, err = net.SplitHostPort(c.grpcListen)
 	all.require(err == nil || c.grpcListen == "" || strings.HasPrefix(c.grpcListen, "unix:"), "-grpc-listen %q must be HOST:PORT, such as 127.0.0.1:8081, or unix: and the path of a socket", c.grpcListen)
 	all.require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
+	all.require(err != nil || strings.HasPrefix(c.grpcListen, "unix:") || isPort(c.grpcListen), "-grpc-listen %q has a port that no service has; give a number from 0 to 65535", c.grpcListen)
 	all.require(c.grpcListen != "unix:", "-grpc-listen %q names no socket; give its path, as in unix:/run/weir/grpc.sock", c.grpcListen)
 	x := &c.envoyXDS
 	all.require(x.server == "" || hasPort(x.server), "-envoy-xds %q must be HOST:PORT, such as control-plane:18000", x.server)
@@ -433,11 +435,21 @@ func portInRange(address string) bool {
 	return err == nil && n >= 0 && n <= 65535 || errors.Is(err, strconv.ErrSyntax)
 }
 
+// isPort reports whether the port of an address is a number, or the name of a service.
+func isPort(address string) bool {
+	_, port, _ := net.SplitHostPort(address)
+	if _, err := strconv.Atoi(port); err == nil || errors.Is(err, strconv.ErrRange) {
+		return true
+	}
+	_, err := net.LookupPort("tcp", port)
+	return err == nil
+}
+
 // hasPort reports whether address is host:port, or dns:///host:port as gRPC takes it.
 func hasPort(address string) bool {
 	address = strings.TrimPrefix(address, "dns:///")
 	_, port, err := net.SplitHostPort(address)
-	return err == nil && port != "" && portInRange(address)
+	return err == nil && port != "" && portInRange(address) && isPort(address)
 }
 
 // splitList returns the items of a comma-separated list without the space around them. Empty
@@ -461,7 +473,11 @@ func parseNetworks(cidrs []string) ([]netip.Prefix, error) {
 			return nil, fmt.Errorf("%q is an address, not a CIDR; write %v/%d", cidr, address, address.BitLen())
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8", cidr)
+			several := ""
+			if strings.Count(cidr, "/") > 1 {
+				several = "; several are separated by commas"
+			}
+			return nil, fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8%s", cidr, several)
 		}
 		n, address := policy.Network(network), network.Addr().Unmap()
 		if n.Addr().Unmap() != address {

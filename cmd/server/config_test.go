@@ -265,6 +265,10 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-listen 8080", `-listen "8080" must be HOST:PORT, such as 127.0.0.1:8080`},
 		{"-listen http://127.0.0.1:8080", `-listen "http://127.0.0.1:8080" must be HOST:PORT, such as 127.0.0.1:8080`},
 		{"-envoy-config c -grpc-listen 8081", `-grpc-listen "8081" must be HOST:PORT, such as 127.0.0.1:8081, or unix: and the path of a socket`},
+		{"-listen 127.0.0.1:80x", `-listen "127.0.0.1:80x" has a port that no service has; give a number from 0 to 65535`},
+		{"-envoy-config c -grpc-listen :8081;", `-grpc-listen ":8081;" has a port that no service has; give a number from 0 to 65535`},
+		{"-envoy-xds x:18OOO", `-envoy-xds "x:18OOO" must be HOST:PORT, such as control-plane:18000`},
+		{"-trusted-proxies 10.0.0.0/8;fd00::/8", `invalid value "10.0.0.0/8;fd00::/8" for flag -trusted-proxies: "10.0.0.0/8;fd00::/8" is not a CIDR such as 10.0.0.0/8; several are separated by commas`},
 		{"-listen :-1", `-listen ":-1" has a port that is out of range; give one from 0 to 65535`},
 		{"-listen [::1]:99999999999999999999", `-listen "[::1]:99999999999999999999" has a port that is out of range; give one from 0 to 65535`},
 		{"-store-timeout 5 -nonsense x -log-level loud -v", `invalid value "5" for flag -store-timeout: must be a duration such as 50ms or 10s` + "\n" +
@@ -283,6 +287,19 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			_, err := parseConfig(strings.Fields(test.args), env(nil), io.Discard)
 			assert.EqualError(t, err, test.want)
 		})
+	}
+}
+
+// A space, which no table of flags shows, is as wrong as a letter.
+func TestConfigErrorsOfSpaces(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ flag, value, want string }{
+		{"-listen", "localhost:8080 ", `-listen "localhost:8080 " has a port that no service has; give a number from 0 to 65535`},
+		{"-listen", "localhost :8080", `-listen "localhost :8080" must be HOST:PORT, such as 127.0.0.1:8080`},
+		{"-trusted-proxies", "10.0.0.0/8 fd00::/8", `invalid value "10.0.0.0/8 fd00::/8" for flag -trusted-proxies: "10.0.0.0/8 fd00::/8" is not a CIDR such as 10.0.0.0/8; several are separated by commas`},
+	} {
+		_, err := parseConfig([]string{test.flag, test.value}, env(nil), io.Discard)
+		assert.EqualError(t, err, test.want)
 	}
 }
 
