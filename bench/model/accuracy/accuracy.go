@@ -60,7 +60,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	most, usual := int64(400*fullRequests), int64(fullRequests)
 	if cfg.scale {
-		most, usual = PopulationRequests, PopulationRequests
+		most, usual = populationRequests, populationRequests
 	}
 	if cfg.requests < 0 || cfg.requests > most {
 		return flags.Errorf("-requests must be from 1 to %d", most)
@@ -77,30 +77,30 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		r, err := measureAtScale(ctx, cfg)
 		return flags.Publish(out, strings.TrimSuffix("accuracy-scale-"+cfg.like, "-"), r, err)
 	}
-	r, err := measureAll(ctx, cfg, Workloads(int(cfg.requests)))
+	r, err := measureAll(ctx, cfg, documentWorkloads(int(cfg.requests)))
 	return flags.Publish(out, "accuracy", r, err)
 }
 
 // measureAll runs everything but the population.
-func measureAll(ctx context.Context, cfg config, workloads []Workload) (*Report, error) {
-	r := &Report{Machine: report.ThisMachine(""), Seed: cfg.seed, Seeds: cfg.seeds, Window: Window, Workloads: workloads}
+func measureAll(ctx context.Context, cfg config, workloads []workload) (*Report, error) {
+	r := &Report{Machine: report.ThisMachine(""), Seed: cfg.seed, Seeds: cfg.seeds, Window: window, Workloads: workloads}
 	measured := algorithms.All
 	for _, a := range measured {
-		bytes, err := a.Bytes(Window, largeLimit)
+		bytes, err := a.Bytes(window, largeLimit)
 		if err != nil {
 			return nil, err
 		}
 		r.Costs = append(r.Costs, cost{a.Name, bytes})
 	}
 	var err error
-	if r.Rows, err = measureRows(ctx, cfg, workloads, measured, (*simulation).Measure); err != nil {
+	if r.Rows, err = measureRows(ctx, cfg, workloads, measured, (*simulation).measure); err != nil {
 		return nil, err
 	}
 	large := largeWorkloads(largeRun * int(cfg.requests))
 	if r.Large, err = measureRows(ctx, cfg, large, measured, (*simulation).enforce); err != nil {
 		return nil, err
 	}
-	for _, limit := range []int64{DocumentLimit, largeLimit} {
+	for _, limit := range []int64{documentLimit, largeLimit} {
 		for _, a := range measured {
 			report.Progress("attacks: %s", a.Name)
 			row, err := attackOn(ctx, a, limit)
@@ -120,9 +120,9 @@ func measureAll(ctx context.Context, cfg config, workloads []Workload) (*Report,
 // measureRows measures each workload by all algorithms, and adds up what it was
 // with all seeds.
 func measureRows(
-	ctx context.Context, cfg config, workloads []Workload, measured []algorithms.Algorithm,
-	measure func(*simulation, context.Context, algorithms.Algorithm) (Row, error),
-) ([]Row, error) {
+	ctx context.Context, cfg config, workloads []workload, measured []algorithms.Algorithm,
+	measure func(*simulation, context.Context, algorithms.Algorithm) (workloadRow, error),
+) ([]workloadRow, error) {
 	type run struct{ workload, seed int }
 	var runs []run
 	for i, w := range workloads {
@@ -130,7 +130,7 @@ func measureRows(
 			runs = append(runs, run{i, seed})
 		}
 	}
-	each := make([][]Row, len(runs)) // of all algorithms
+	each := make([][]workloadRow, len(runs)) // of all algorithms
 	if err := testbed.Parallel(len(runs), runtime.GOMAXPROCS(0), func(i int) error {
 		w := workloads[runs[i].workload]
 		s := newSimulation(w, cfg.seed+uint64(runs[i].seed))
@@ -146,10 +146,10 @@ func measureRows(
 	}); err != nil {
 		return nil, err
 	}
-	var rows []Row
+	var rows []workloadRow
 	for i := range workloads {
 		for k := range measured {
-			var seeds []Row
+			var seeds []workloadRow
 			for n, run := range runs {
 				if run.workload == i {
 					seeds = append(seeds, each[n][k])
@@ -166,5 +166,5 @@ func measureAtScale(ctx context.Context, cfg config) (*ScaleReport, error) {
 	before, _ := testbed.OwnCPU() // no figure but what it took
 	figures, err := measurePopulation(ctx, newPopulation(cfg.like != "", cfg.requests, cfg.seed), populated)
 	after, _ := testbed.OwnCPU()
-	return &ScaleReport{Machine: report.ThisMachine(""), Seed: cfg.seed, Like: cfg.like, Worked: after - before, PopulationFigures: figures}, err
+	return &ScaleReport{Machine: report.ThisMachine(""), Seed: cfg.seed, Like: cfg.like, Worked: after - before, populationFigures: figures}, err
 }

@@ -51,7 +51,7 @@ func TestAccuracyEndToEnd(t *testing.T) {
 	for _, row := range r.Rows {
 		assert.Positive(t, row.Feedback.Requests, "%s, %s", row.Traffic, row.Algorithm)
 		if row.Algorithm == algorithms.Log {
-			assert.Equal(t, Difference{Requests: row.Feedback.Requests, True: row.Feedback.True}, row.Feedback, "%s: the log is exact", row.Traffic)
+			assert.Equal(t, difference{Requests: row.Feedback.Requests, True: row.Feedback.True}, row.Feedback, "%s: the log is exact", row.Traffic)
 			assert.Equal(t, row.LogAdmitted, row.Admitted, row.Traffic)
 		}
 	}
@@ -64,7 +64,7 @@ func TestAccuracyEndToEnd(t *testing.T) {
 	assertPicture(t, dir, "accuracy-settled")
 
 	// The same seed gives the same figures, also to fewer workloads.
-	second, err := measureAll(t.Context(), config{seed: 3, seeds: quickSeeds, requests: int64(requests)}, Workloads(requests)[6:12])
+	second, err := measureAll(t.Context(), config{seed: 3, seeds: quickSeeds, requests: int64(requests)}, documentWorkloads(requests)[6:12])
 	require.NoError(t, err)
 	assert.Equal(t, r.Rows[84:168], second.Rows)
 	assert.Equal(t, r.Large, second.Large)
@@ -112,10 +112,10 @@ func TestAccuracyThatFailsSaysSo(t *testing.T) {
 // expected returns a report that meets all targets.
 func expected() *Report {
 	r := &Report{}
-	row := func(traffic, algorithm string, difference, fullest int64) {
-		for _, demand := range Demands {
-			d := Difference{Requests: 100, Sum: difference, True: 10_000}
-			r.Rows = append(r.Rows, Row{
+	row := func(traffic, algorithm string, off, fullest int64) {
+		for _, demand := range demands {
+			d := difference{Requests: 100, Sum: off, True: 10_000}
+			r.Rows = append(r.Rows, workloadRow{
 				Traffic: traffic, Limit: 100, Demand: demand, Algorithm: algorithm, Feedback: d, All: d, Fullest: fullest,
 			})
 		}
@@ -130,7 +130,7 @@ func expected() *Report {
 	row("boundary", algorithms.Counting64, 0, 100)
 	row("boundary", algorithms.Counting32, 0, 100)
 	for _, a := range algorithms.All {
-		r.Attacks = append(r.Attacks, AttackRow{Algorithm: a.Name, Limit: 100, Bound: bound(a, 100), Result: Result{Fullest: bound(a, 100)}})
+		r.Attacks = append(r.Attacks, attackRow{Algorithm: a.Name, Limit: 100, Bound: bound(a, 100), attackResult: attackResult{Fullest: bound(a, 100)}})
 	}
 	return r
 }
@@ -163,13 +163,13 @@ func TestAccuracyTargets(t *testing.T) {
 func TestFullestIsOfAllTrafficAndAttacks(t *testing.T) {
 	t.Parallel()
 	r := &Report{
-		Large: []Row{
+		Large: []workloadRow{
 			{Algorithm: algorithms.Log, Limit: 1000, Fullest: 1100}, {Algorithm: algorithms.Log, Limit: 1000, Fullest: 1300},
 			{Algorithm: algorithms.Fixed, Limit: 1000, Fullest: 1900}, {Algorithm: algorithms.Log, Limit: 1000, Fullest: 1200},
 		},
-		Attacks: []AttackRow{
-			{Algorithm: algorithms.Log, Limit: 100, Result: Result{Fullest: 5000}}, {Algorithm: algorithms.Log, Limit: 1000, Result: Result{Fullest: 1250}},
-			{Algorithm: algorithms.Fixed, Limit: 1000, Result: Result{Fullest: 2000}},
+		Attacks: []attackRow{
+			{Algorithm: algorithms.Log, Limit: 100, attackResult: attackResult{Fullest: 5000}}, {Algorithm: algorithms.Log, Limit: 1000, attackResult: attackResult{Fullest: 1250}},
+			{Algorithm: algorithms.Fixed, Limit: 1000, attackResult: attackResult{Fullest: 2000}},
 		},
 	}
 	assert.InDelta(t, 1.3, r.fullest(algorithms.Log, 1000), 1e-9)
@@ -178,20 +178,20 @@ func TestFullestIsOfAllTrafficAndAttacks(t *testing.T) {
 
 func TestScaleIsBrokenByWrongDecisionsOfExactLimiters(t *testing.T) {
 	t.Parallel()
-	row := func(algorithm string, d Difference) *ScaleReport {
-		return &ScaleReport{PopulationFigures: PopulationFigures{Rows: []PopulationRow{{Algorithm: algorithm, Feedback: d}}}}
+	row := func(algorithm string, d difference) *ScaleReport {
+		return &ScaleReport{populationFigures: populationFigures{Rows: []populationRow{{Algorithm: algorithm, Feedback: d}}}}
 	}
-	assert.NoError(t, row(algorithms.Sliding60, Difference{Sum: 1, WronglyAdmitted: 1, WronglyDenied: 1}).Broken())
-	assert.NoError(t, row(algorithms.Strict60, Difference{Sum: 1, WronglyDenied: 1}).Broken())
-	assert.EqualError(t, row(algorithms.Strict60, Difference{WronglyAdmitted: 1}).Broken(), "strict N=60 admitted 1 requests above the limit")
-	assert.NoError(t, row(algorithms.Counting64, Difference{Sum: 1, WronglyDenied: 1}).Broken())
-	assert.EqualError(t, row(algorithms.Counting64, Difference{WronglyAdmitted: 2}).Broken(), "counting 64 admitted 2 requests above the limit")
+	assert.NoError(t, row(algorithms.Sliding60, difference{Sum: 1, WronglyAdmitted: 1, WronglyDenied: 1}).Broken())
+	assert.NoError(t, row(algorithms.Strict60, difference{Sum: 1, WronglyDenied: 1}).Broken())
+	assert.EqualError(t, row(algorithms.Strict60, difference{WronglyAdmitted: 1}).Broken(), "strict N=60 admitted 1 requests above the limit")
+	assert.NoError(t, row(algorithms.Counting64, difference{Sum: 1, WronglyDenied: 1}).Broken())
+	assert.EqualError(t, row(algorithms.Counting64, difference{WronglyAdmitted: 2}).Broken(), "counting 64 admitted 2 requests above the limit")
 }
 
 func TestDifference(t *testing.T) {
 	t.Parallel()
 	// With a limit of 4.
-	var d Difference
+	var d difference
 	for _, r := range []struct {
 		estimate, truth int64
 		allowed         bool
@@ -205,15 +205,15 @@ func TestDifference(t *testing.T) {
 		d.observe(answer{estimate: r.estimate, allowed: r.allowed}, r.truth, 4)
 	}
 	// |0-0| + |3-4| + |4-3| + |4-9| + |1-3| = 9
-	assert.Equal(t, Difference{Requests: 5, Sum: 9, True: 19, WronglyAdmitted: 1, WronglyDenied: 1}, d)
-	assert.InDelta(t, 9.0/5, d.Mean(), 1e-12)
-	assert.InDelta(t, 9.0/19, d.Relative(), 1e-12)
-	assert.Zero(t, Difference{}.Mean())
-	assert.Zero(t, Difference{}.Relative())
+	assert.Equal(t, difference{Requests: 5, Sum: 9, True: 19, WronglyAdmitted: 1, WronglyDenied: 1}, d)
+	assert.InDelta(t, 9.0/5, d.mean(), 1e-12)
+	assert.InDelta(t, 9.0/19, d.relative(), 1e-12)
+	assert.Zero(t, difference{}.mean())
+	assert.Zero(t, difference{}.relative())
 
-	d.Add(Difference{Requests: 1, Sum: 7, True: 2, WronglyAdmitted: 3, WronglyDenied: 4})
-	assert.Equal(t, Difference{Requests: 6, Sum: 16, True: 21, WronglyAdmitted: 4, WronglyDenied: 5}, d)
-	assert.Equal(t, int64(9), d.Wrong())
+	d.add(difference{Requests: 1, Sum: 7, True: 2, WronglyAdmitted: 3, WronglyDenied: 4})
+	assert.Equal(t, difference{Requests: 6, Sum: 16, True: 21, WronglyAdmitted: 4, WronglyDenied: 5}, d)
+	assert.Equal(t, int64(9), d.wrong())
 }
 
 // The figures of a row are those of all seeds together, and it says between what
@@ -223,7 +223,7 @@ func TestRowsAreOfSeveralSeeds(t *testing.T) {
 	const seeds = 3
 	w := single(traffic.AtOnce, largeLimit, 1, 20*largeLimit)
 	measured := []algorithms.Algorithm{algorithms.Named(algorithms.Sliding10), algorithms.Named(algorithms.Log)}
-	rows, err := measureRows(t.Context(), config{seed: 5, seeds: seeds}, []Workload{w}, measured, (*simulation).enforce)
+	rows, err := measureRows(t.Context(), config{seed: 5, seeds: seeds}, []workload{w}, measured, (*simulation).enforce)
 	require.NoError(t, err)
 	require.Len(t, rows, 2)
 	var admitted, logged int64
@@ -235,13 +235,13 @@ func TestRowsAreOfSeveralSeeds(t *testing.T) {
 		low, high = min(low, one.ofLog()), max(high, one.ofLog())
 	}
 	assert.Equal(t, []int64{admitted, logged}, []int64{rows[0].Admitted, rows[0].LogAdmitted})
-	assert.Equal(t, Range{low, high}, rows[0].OfLog)
+	assert.Equal(t, span{low, high}, rows[0].OfLog)
 	assert.Less(t, low, high)
-	assert.Equal(t, Range{100, 100}, rows[1].OfLog)
+	assert.Equal(t, span{100, 100}, rows[1].OfLog)
 
 	// Arrivals that no seed changes are measured once.
-	even := single(traffic.Steady, DocumentLimit, 2, 1000)
-	rows, err = measureRows(t.Context(), config{seed: 5, seeds: seeds}, []Workload{even, w}, measured, (*simulation).enforce)
+	even := single(traffic.Steady, documentLimit, 2, 1000)
+	rows, err = measureRows(t.Context(), config{seed: 5, seeds: seeds}, []workload{even, w}, measured, (*simulation).enforce)
 	require.NoError(t, err)
 	require.Len(t, rows, 4)
 	one, err := newSimulation(even, 5).enforce(t.Context(), measured[0])
@@ -251,8 +251,8 @@ func TestRowsAreOfSeveralSeeds(t *testing.T) {
 }
 
 // at returns a workload of one client that asks at the given seconds.
-func at(limit int64, length time.Duration, seconds ...int) Workload {
-	return Workload{
+func at(limit int64, length time.Duration, seconds ...int) workload {
+	return workload{
 		Name: "timeline", Limit: limit, Demand: 1, Length: length,
 		arrivals: func(uint64, time.Duration) iter.Seq[time.Duration] {
 			return func(yield func(time.Duration) bool) {
@@ -269,35 +269,35 @@ func at(limit int64, length time.Duration, seconds ...int) Workload {
 func TestRowOfATimeline(t *testing.T) {
 	t.Parallel()
 	// 4 per minute. The exact log admits the first four and the one at 70 s.
-	run := newSimulation(at(4, 2*Window, timeline...), 1)
+	run := newSimulation(at(4, 2*window, timeline...), 1)
 
 	// Fixed admits 10 20 30 40 | 65 70. Estimates are 0 1 2 3 4 0 1, its own
 	// admissions within a minute 0 1 2 3 4 4 4, all requests 0 1 2 3 4 5 5.
-	row, err := run.Measure(t.Context(), algorithms.Named(algorithms.Fixed))
+	row, err := run.measure(t.Context(), algorithms.Named(algorithms.Fixed))
 	require.NoError(t, err)
-	assert.Equal(t, Row{
+	assert.Equal(t, workloadRow{
 		Traffic: "timeline", Limit: 4, Demand: 1, Algorithm: algorithms.Fixed,
-		Feedback: Difference{Requests: 7, Sum: 4 + 3, True: 18, WronglyAdmitted: 2},
+		Feedback: difference{Requests: 7, Sum: 4 + 3, True: 18, WronglyAdmitted: 2},
 		Admitted: 6, Fullest: 5, LogAdmitted: 5,
-		All: Difference{Requests: 7, Sum: 5 + 4, True: 20, WronglyAdmitted: 2},
+		All: difference{Requests: 7, Sum: 5 + 4, True: 20, WronglyAdmitted: 2},
 	}, row)
 
 	// The leaky bucket admits all. Estimates are 0 1 1 1 2 2 2, its admissions 0 1
 	// 2 3 4 5 5.
-	row, err = run.Measure(t.Context(), algorithms.Named(algorithms.Leaky))
+	row, err = run.measure(t.Context(), algorithms.Named(algorithms.Leaky))
 	require.NoError(t, err)
-	assert.Equal(t, Difference{Requests: 7, Sum: 0 + 0 + 1 + 2 + 2 + 3 + 3, True: 20, WronglyAdmitted: 3}, row.Feedback)
+	assert.Equal(t, difference{Requests: 7, Sum: 0 + 0 + 1 + 2 + 2 + 3 + 3, True: 20, WronglyAdmitted: 3}, row.Feedback)
 	assert.Equal(t, int64(6), row.Fullest)
 
 	// N=60 takes the request of 10 s to be in the window at 70 s.
-	row, err = run.Measure(t.Context(), algorithms.Named(algorithms.Sliding60))
+	row, err = run.measure(t.Context(), algorithms.Named(algorithms.Sliding60))
 	require.NoError(t, err)
-	assert.Equal(t, Difference{Requests: 7, Sum: 1, True: 17, WronglyDenied: 1}, row.Feedback)
-	assert.Equal(t, Difference{Requests: 7, Sum: 1, True: 20}, row.All)
+	assert.Equal(t, difference{Requests: 7, Sum: 1, True: 17, WronglyDenied: 1}, row.Feedback)
+	assert.Equal(t, difference{Requests: 7, Sum: 1, True: 20}, row.All)
 
-	row, err = run.Measure(t.Context(), algorithms.Named(algorithms.Log))
+	row, err = run.measure(t.Context(), algorithms.Named(algorithms.Log))
 	require.NoError(t, err)
-	assert.Equal(t, Difference{Requests: 7, True: 17}, row.Feedback)
+	assert.Equal(t, difference{Requests: 7, True: 17}, row.Feedback)
 	assert.Equal(t, row.LogAdmitted, row.Admitted)
 }
 
@@ -306,9 +306,9 @@ func TestWorkloads(t *testing.T) {
 	// 4,000 requests are 40 minutes of the limit of 100, of twice that 20; but
 	// days are whole.
 	names := make(map[string]int)
-	for i, w := range Workloads(4000) {
+	for i, w := range documentWorkloads(4000) {
 		names[w.Name]++
-		assert.Equal(t, Demands[i%2], w.Demand, w.Name)
+		assert.Equal(t, demands[i%2], w.Demand, w.Name)
 		want := []time.Duration{40 * time.Minute, 20 * time.Minute}
 		if w.Name == "day" {
 			want = []time.Duration{48 * time.Minute, 24 * time.Minute}
@@ -420,10 +420,10 @@ func TestWhoIsPunctual(t *testing.T) {
 			a := algorithms.Named(name)
 			s, err := newSubject(a, limit, true)
 			require.NoError(t, err)
-			from := a.Width(Window) * time.Duration(2*phase+1) / (2 * phases)
+			from := a.Width(window) * time.Duration(2*phase+1) / (2 * phases)
 			for minute := range minutes {
 				for range limit {
-					answer, err := s.ask(t.Context(), from+time.Duration(minute)*Window)
+					answer, err := s.ask(t.Context(), from+time.Duration(minute)*window)
 					require.NoError(t, err)
 					if answer.allowed && minute >= minutes/2 {
 						admitted++
@@ -539,9 +539,9 @@ func TestErrorsSayWhoFailed(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = newSimulation(Workloads(0)[0], 1).Measure(ctx, algorithms.Named(algorithms.Fixed))
+	_, err = newSimulation(documentWorkloads(0)[0], 1).measure(ctx, algorithms.Named(algorithms.Fixed))
 	assert.NoError(t, err, "a run this short ends before anyone looks")
-	_, err = newSimulation(Workloads(10_000)[0], 1).Measure(ctx, algorithms.Named(algorithms.Fixed))
+	_, err = newSimulation(documentWorkloads(10_000)[0], 1).measure(ctx, algorithms.Named(algorithms.Fixed))
 	assert.ErrorIs(t, err, context.Canceled)
 	_, err = attackOn(ctx, algorithms.Named(algorithms.Fixed), 4)
 	assert.ErrorIs(t, err, context.Canceled)

@@ -12,23 +12,23 @@ import (
 	"weir/subwindow"
 )
 
-// An Attack is a burst of as many attempts as the limit at one moment, silence,
+// An attackPlan is a burst of as many attempts as the limit at one moment, silence,
 // and then one attempt each Spacing until the burst has left the window. It
 // knows the clock: window and slots begin at 0.
-type Attack struct {
+type attackPlan struct {
 	Burst   time.Duration `json:"burst_ns"`
 	Resume  time.Duration `json:"resume_ns"` // at or after Burst
 	Spacing time.Duration `json:"spacing_ns"`
 }
 
-func (a Attack) String() string {
+func (a attackPlan) String() string {
 	return fmt.Sprintf("burst at %v, from %v on one each %v", a.Burst.Round(time.Microsecond), a.Resume.Round(time.Microsecond), a.Spacing.Round(time.Microsecond))
 }
 
 // attempts returns the times at which the attacker asks.
-func (a Attack) attempts(limit int64) []time.Duration {
+func (a attackPlan) attempts(limit int64) []time.Duration {
 	all := slices.Repeat([]time.Duration{a.Burst}, int(limit))
-	for at := a.Resume; at < a.Burst+Window; at += a.Spacing {
+	for at := a.Resume; at < a.Burst+window; at += a.Spacing {
 		all = append(all, at)
 	}
 	return all
@@ -43,8 +43,8 @@ const pace = 10
 // burst at the very end of a slot is taken to be spread over it, and fades out
 // while all of it is still in the window. A bucket refills from its first
 // request on.
-func attacks(on algorithms.Algorithm, limit int64) []Attack {
-	written := []Attack{attackFor(on, limit)}
+func attacks(on algorithms.Algorithm, limit int64) []attackPlan {
+	written := []attackPlan{attackFor(on, limit)}
 	for _, a := range algorithms.All {
 		if attack := attackFor(a, limit); !slices.Contains(written, attack) {
 			written = append(written, attack)
@@ -54,33 +54,33 @@ func attacks(on algorithms.Algorithm, limit int64) []Attack {
 }
 
 // attackFor returns the attack written for an algorithm.
-func attackFor(a algorithms.Algorithm, limit int64) Attack {
+func attackFor(a algorithms.Algorithm, limit int64) attackPlan {
 	if a.Kind != algorithms.Counters {
-		return Attack{Spacing: Window / time.Duration(pace*limit)}
+		return attackPlan{Spacing: window / time.Duration(pace*limit)}
 	}
-	return Attack{Burst: a.Width(Window) - time.Microsecond, Resume: Window, Spacing: a.Width(Window) / time.Duration(pace*limit)}
+	return attackPlan{Burst: a.Width(window) - time.Microsecond, Resume: window, Spacing: a.Width(window) / time.Duration(pace*limit)}
 }
 
-// A Result is what an attack got out of a limiter.
-type Result struct {
-	Attack Attack `json:"attack"`
+// An attackResult is what an attack got out of a limiter.
+type attackResult struct {
+	Attack attackPlan `json:"attack"`
 	// Fullest is the most admitted in any window, FullestReleased the most that may
 	// proceed in any.
 	Fullest         int64 `json:"fullest"`
 	FullestReleased int64 `json:"fullest_released"`
 }
 
-// An AttackRow is the most that was found for an algorithm.
-type AttackRow struct {
+// An attackRow is the most that was found for an algorithm.
+type attackRow struct {
 	Algorithm string `json:"algorithm"`
 	Limit     int64  `json:"limit"`
-	Result
+	attackResult
 	// Bound is the most that theory lets into any window.
 	Bound int64 `json:"bound"`
 }
 
 // bound returns the most that the algorithm can admit in any window. A bucket holds the
-// limit, and just under the limit drains in (t-Window, t] after it was full.
+// limit, and just under the limit drains in (t-window, t] after it was full.
 func bound(a algorithms.Algorithm, limit int64) int64 {
 	switch a.Kind {
 	case algorithms.Counters:
@@ -94,8 +94,8 @@ func bound(a algorithms.Algorithm, limit int64) int64 {
 
 // attackOn returns the most that the written attacks get: one on a large limit,
 // of which all would take long, that written for the algorithm.
-func attackOn(ctx context.Context, a algorithms.Algorithm, limit int64) (AttackRow, error) {
-	row := AttackRow{Algorithm: a.Name, Limit: limit, Bound: bound(a, limit)}
+func attackOn(ctx context.Context, a algorithms.Algorithm, limit int64) (attackRow, error) {
+	row := attackRow{Algorithm: a.Name, Limit: limit, Bound: bound(a, limit)}
 	played := attacks(a, limit)
 	if limit == largeLimit {
 		played = played[:1]
@@ -103,7 +103,7 @@ func attackOn(ctx context.Context, a algorithms.Algorithm, limit int64) (AttackR
 	for _, attack := range played {
 		r, err := play(ctx, a, attack, limit)
 		if err := cmp.Or(err, ctx.Err()); err != nil {
-			return AttackRow{}, err
+			return attackRow{}, err
 		}
 		if r.Fullest > row.Fullest {
 			row.Attack, row.Fullest = attack, r.Fullest
@@ -114,21 +114,21 @@ func attackOn(ctx context.Context, a algorithms.Algorithm, limit int64) (AttackR
 }
 
 // play plays an attack to a new limiter.
-func play(ctx context.Context, a algorithms.Algorithm, attack Attack, limit int64) (Result, error) {
+func play(ctx context.Context, a algorithms.Algorithm, attack attackPlan, limit int64) (attackResult, error) {
 	s, err := newSubject(a, limit, true)
 	if err != nil {
-		return Result{}, err
+		return attackResult{}, err
 	}
 	var admitted, released []time.Duration
 	for _, at := range attack.attempts(limit) {
 		answer, err := s.ask(ctx, at)
 		if err != nil {
-			return Result{}, err
+			return attackResult{}, err
 		}
 		if answer.allowed {
 			admitted = append(admitted, at)
 			released = append(released, at+answer.wait)
 		}
 	}
-	return Result{Attack: attack, Fullest: traffic.Fullest(admitted, Window), FullestReleased: traffic.Fullest(released, Window)}, nil
+	return attackResult{Attack: attack, Fullest: traffic.Fullest(admitted, window), FullestReleased: traffic.Fullest(released, window)}, nil
 }

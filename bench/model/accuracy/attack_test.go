@@ -15,7 +15,7 @@ import (
 func TestAttemptsOfAnAttack(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
-	attack := Attack{Burst: 10 * s, Resume: 20 * s, Spacing: 25 * s}
+	attack := attackPlan{Burst: 10 * s, Resume: 20 * s, Spacing: 25 * s}
 	assert.Equal(t, []time.Duration{10 * s, 10 * s, 20 * s, 45 * s}, attack.attempts(2), "the burst leaves the window at 70 s")
 	assert.Equal(t, "burst at 10s, from 20s on one each 25s", attack.String())
 }
@@ -87,7 +87,7 @@ func TestNoTimelineExceedsTheBounds(t *testing.T) {
 				admitted = append(admitted, at)
 			}
 		}
-		if most := traffic.Fullest(admitted, Window); most > bound(a, limit) {
+		if most := traffic.Fullest(admitted, window); most > bound(a, limit) {
 			t.Fatalf("%s admitted %d in a window, at most %d", a.Name, most, bound(a, limit))
 		}
 	})

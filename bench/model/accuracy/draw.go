@@ -17,7 +17,7 @@ import (
 func (r *Report) Pictures() (pictures []report.Picture) {
 	if len(r.Settled) > 0 {
 		pictures = append(pictures, report.Picture{Name: "accuracy-settled", Shows: "tokens admitted of a limit, by how wrong estimates are", Plots: [][]*report.Plot{{
-			r.settledPlot("Fullest window", "x limit", SettledRow.over), r.settledPlot("Admitted", "% of an exact log", SettledRow.ofLog),
+			r.settledPlot("Fullest window", "x limit", settledRow.over), r.settledPlot("Admitted", "% of an exact log", settledRow.ofLog),
 		}}})
 	}
 	for _, t := range r.Traces {
@@ -28,7 +28,7 @@ func (r *Report) Pictures() (pictures []report.Picture) {
 
 // panels plots a trace in two rows, an algorithm in each panel, all on the same
 // scale.
-func (t Trace) panels() [][]*report.Plot {
+func (t trace) panels() [][]*report.Plot {
 	var panels []*report.Plot
 	most := 0.0
 	for i, e := range t.Estimates {
@@ -43,7 +43,7 @@ func (t Trace) panels() [][]*report.Plot {
 
 // panel plots what is true as an area, and what an algorithm believes as a line.
 // The first panel says what they are.
-func (t Trace) panel(first bool, e Estimate) *report.Plot {
+func (t trace) panel(first bool, e traceEstimate) *report.Plot {
 	truth, name := t.True, "true"
 	if e.Admitted != nil {
 		truth, name = e.Admitted, "admitted"
@@ -71,12 +71,12 @@ func (t Trace) panel(first bool, e Estimate) *report.Plot {
 		p.Legend.Add("limit", limit)
 		p.Legend.Add("believed", believed)
 	}
-	p.Y.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: DocumentLimit, Label: "100"}, {Value: 2 * DocumentLimit, Label: "200"}}
+	p.Y.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: documentLimit, Label: "100"}, {Value: 2 * documentLimit, Label: "200"}}
 	return p
 }
 
 // settledPlot plots a figure of each way against how wrong estimates are.
-func (r *Report) settledPlot(title, axis string, figure func(SettledRow) float64) *report.Plot {
+func (r *Report) settledPlot(title, axis string, figure func(settledRow) float64) *report.Plot {
 	p := report.NewPlot(title, "estimate / cost", axis)
 	position := func(factor float64) float64 { return math.Log2(factor / factors[0]) }
 	var ticks plot.ConstantTicks

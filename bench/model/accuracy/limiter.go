@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// Window is the window of all limits.
-	Window = algorithms.Window
-	// DocumentLimit is the limit of the documents that weir follows.
-	DocumentLimit = 100
+	// window is the window of all limits.
+	window = algorithms.Window
+	// documentLimit is the limit of the documents that weir follows.
+	documentLimit = 100
 )
 
 // A subject is a limiter on a store of its own, in virtual time.
@@ -28,7 +28,7 @@ type subject struct {
 }
 
 // epoch is when virtual time begins: on a boundary of every slot.
-const epoch = 1_000_000_020 * int64(time.Second) / int64(Window) * int64(Window)
+const epoch = 1_000_000_020 * int64(time.Second) / int64(window) * int64(window)
 
 // newSubject returns a new limiter, whose only clock has no skew. With feedback it
 // is the limiter as it is: only what it admits counts. Without, one that counts
@@ -44,7 +44,7 @@ func newSubject(a algorithms.Algorithm, limit int64, feedback bool) (*subject, e
 	var err error
 	store := memory.New(func() time.Time { return s.request.Now })
 	s.limiter, err = a.New(store, algorithms.Config{
-		Options: algorithms.OneClock("bench", 1), Window: Window, Limit: s.request.Limit,
+		Options: algorithms.OneClock("bench", 1), Window: window, Limit: s.request.Limit,
 	})
 	return s, err
 }

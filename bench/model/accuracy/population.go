@@ -19,31 +19,31 @@ import (
 // Populations are as large as the one in which Cloudflare measured its two
 // counters in 2017.
 const (
-	PopulationRequests = 400_000_000 // on average
-	PopulationClients  = 270_000
-	PopulationLength   = time.Hour
+	populationRequests = 400_000_000 // on average
+	populationClients  = 270_000
+	populationLength   = time.Hour
 )
 
 // A crowd is the population that is hard to limit. How much the clients ask for
 // follows Zipf's law, with an exponent that puts about one in forty above the
-// limit, the DocumentLimit.
-const CrowdExponent = 0.7
+// limit, the documentLimit.
+const crowdExponent = 0.7
 
 // What is like Cloudflare's traffic: people who look at pages. How much they ask
 // for is lognormal, and far below the limit; but a few ask for amounts between a
 // little below it and a little above. The limit, the spread and these few are
 // chosen so that N=1, and N=1 only, is about as wrong as it was at Cloudflare.
 const (
-	LikeLimit = 2000
-	LikeSigma = 0.9 // of the logarithm of how much a client asks for
+	likeLimit = 2000
+	likeSigma = 0.9 // of the logarithm of how much a client asks for
 )
 
-// LikeFew is what the few ask for, in limits.
-var LikeFew = []float64{1.5, 1.24, 1.02, 0.85, 0.7}
+// likeFew is what the few ask for, in limits.
+var likeFew = []float64{1.5, 1.24, 1.02, 0.85, 0.7}
 
-// PopulationMix is how many of twenty clients of a crowd have which pattern, on
+// populationMix is how many of twenty clients of a crowd have which pattern, on
 // average.
-var PopulationMix = []struct {
+var populationMix = []struct {
 	traffic.Pattern
 	Share int
 }{
@@ -51,8 +51,8 @@ var PopulationMix = []struct {
 	{traffic.FrontLoaded, 1}, {traffic.BackLoaded, 1}, {traffic.Boundary, 1},
 }
 
-// PopulationFigures are what was measured of a population.
-type PopulationFigures struct {
+// populationFigures are what was measured of a population.
+type populationFigures struct {
 	Requests int64         `json:"requests"`
 	Clients  int           `json:"clients"`
 	Limit    int64         `json:"limit"`
@@ -64,16 +64,16 @@ type PopulationFigures struct {
 	Below int `json:"below"`
 	// LogAdmitted is what an exact log admits.
 	LogAdmitted int64           `json:"log_admitted"`
-	Rows        []PopulationRow `json:"rows"`
+	Rows        []populationRow `json:"rows"`
 }
 
-// A PopulationRow is how one algorithm did on a population.
-type PopulationRow struct {
+// A populationRow is how one algorithm did on a population.
+type populationRow struct {
 	Algorithm string     `json:"algorithm"`
 	Admitted  int64      `json:"admitted"`
-	Feedback  Difference `json:"feedback"` // see Row
+	Feedback  difference `json:"feedback"` // see workloadRow
 	// All is zero for those that don't count.
-	All Difference `json:"all"`
+	All difference `json:"all"`
 	// BelowLimited are clients of Below who were denied something. Up to its first
 	// denial a limiter has counted every request: so it is the same with and
 	// without feedback.
@@ -89,13 +89,13 @@ var populated = algorithms.Select(
 
 // measurePopulation feeds a population to all algorithms, client by client. The
 // figures depend on the population only. The error is ctx's or a limiter's.
-func measurePopulation(ctx context.Context, c population, measured []algorithms.Algorithm) (PopulationFigures, error) {
-	sum := PopulationFigures{Limit: c.limit, Length: PopulationLength}
+func measurePopulation(ctx context.Context, c population, measured []algorithms.Algorithm) (populationFigures, error) {
+	sum := populationFigures{Limit: c.limit, Length: populationLength}
 	for _, a := range measured {
-		sum.Rows = append(sum.Rows, PopulationRow{Algorithm: a.Name})
+		sum.Rows = append(sum.Rows, populationRow{Algorithm: a.Name})
 	}
 	var mu sync.Mutex
-	clients := (PopulationClients - c.step/2 + c.step - 1) / c.step
+	clients := (populationClients - c.step/2 + c.step - 1) / c.step
 	err := testbed.Parallel(clients, runtime.GOMAXPROCS(0), func(i int) error {
 		k := i*c.step + c.step/2
 		one, err := c.measure(ctx, k, measured)
@@ -112,24 +112,24 @@ func measurePopulation(ctx context.Context, c population, measured []algorithms.
 }
 
 // measure feeds a client to all algorithms.
-func (c population) measure(ctx context.Context, k int, measured []algorithms.Algorithm) (PopulationFigures, error) {
-	run := newSimulation(Workload{
-		Limit: c.limit, Length: PopulationLength,
+func (c population) measure(ctx context.Context, k int, measured []algorithms.Algorithm) (populationFigures, error) {
+	run := newSimulation(workload{
+		Limit: c.limit, Length: populationLength,
 		arrivals: func(uint64, time.Duration) iter.Seq[time.Duration] { return c.arrivals(k) },
 	}, c.seed)
-	one := PopulationFigures{Requests: int64(len(run.times)), Clients: 1, LogAdmitted: run.logAdmitted}
-	if c.rates[k]*Window.Seconds() > float64(c.limit) {
+	one := populationFigures{Requests: int64(len(run.times)), Clients: 1, LogAdmitted: run.logAdmitted}
+	if c.rates[k]*window.Seconds() > float64(c.limit) {
 		one.Above = 1
 	}
-	if traffic.Fullest(run.times, Window) <= c.limit {
+	if traffic.Fullest(run.times, window) <= c.limit {
 		one.Below = 1
 	}
 	for _, a := range measured {
-		row, err := run.Measure(ctx, a)
+		row, err := run.measure(ctx, a)
 		if err != nil {
 			return one, err
 		}
-		of := PopulationRow{Admitted: row.Admitted, Feedback: row.Feedback, All: row.All}
+		of := populationRow{Admitted: row.Admitted, Feedback: row.Feedback, All: row.All}
 		if row.Admitted < one.Requests {
 			of.BelowLimited = one.Below
 		}
@@ -138,8 +138,8 @@ func (c population) measure(ctx context.Context, k int, measured []algorithms.Al
 	return one, nil
 }
 
-// A population is PopulationClients, who ask for PopulationRequests in
-// PopulationLength.
+// A population is populationClients, who ask for populationRequests in
+// populationLength.
 type population struct {
 	seed  uint64
 	step  int // from one client that is measured to the next
@@ -150,26 +150,26 @@ type population struct {
 }
 
 // newPopulation returns a crowd, or the population that is like Cloudflare's.
-// With fewer requests than PopulationRequests it is every so-manieth client of
+// With fewer requests than populationRequests it is every so-manieth client of
 // it.
 func newPopulation(like bool, requests int64, seed uint64) population {
-	c := population{seed: seed, step: max(1, int(PopulationRequests/requests)), limit: DocumentLimit, pattern: mixed}
-	total := PopulationRequests / PopulationLength.Seconds()
-	weight := func(client int) float64 { return math.Pow(float64(1+client), -CrowdExponent) }
+	c := population{seed: seed, step: max(1, int(populationRequests/requests)), limit: documentLimit, pattern: mixed}
+	total := populationRequests / populationLength.Seconds()
+	weight := func(client int) float64 { return math.Pow(float64(1+client), -crowdExponent) }
 	if like {
-		c.limit = LikeLimit
+		c.limit = likeLimit
 		c.pattern = func(*rand.Rand) traffic.Pattern { return traffic.Pages }
-		for _, limits := range LikeFew {
-			c.rates = append(c.rates, limits*LikeLimit/Window.Seconds())
+		for _, limits := range likeFew {
+			c.rates = append(c.rates, limits*likeLimit/window.Seconds())
 			total -= c.rates[len(c.rates)-1]
 		}
 		weight = func(client int) float64 {
-			quantile := (float64(client-len(LikeFew)) + 0.5) / float64(PopulationClients-len(LikeFew))
-			return math.Exp(LikeSigma * math.Sqrt2 * math.Erfinv(1-2*quantile))
+			quantile := (float64(client-len(likeFew)) + 0.5) / float64(populationClients-len(likeFew))
+			return math.Exp(likeSigma * math.Sqrt2 * math.Erfinv(1-2*quantile))
 		}
 	}
 	few, weights := len(c.rates), 0.0
-	for k := few; k < PopulationClients; k++ {
+	for k := few; k < populationClients; k++ {
 		c.rates = append(c.rates, total*weight(k))
 		weights += weight(k)
 	}
@@ -182,20 +182,20 @@ func newPopulation(like bool, requests int64, seed uint64) population {
 // arrivals returns the requests of a client.
 func (c population) arrivals(client int) iter.Seq[time.Duration] {
 	random := rand.New(rand.NewPCG(c.seed, uint64(client)))
-	return c.pattern(random).Generate(random.Uint64(), c.rates[client], PopulationLength)
+	return c.pattern(random).Generate(random.Uint64(), c.rates[client], populationLength)
 }
 
-// mixed returns one of the patterns of PopulationMix.
+// mixed returns one of the patterns of populationMix.
 func mixed(random *rand.Rand) traffic.Pattern {
 	share, i := random.IntN(20), 0 // all shares are twenty
-	for ; share >= PopulationMix[i].Share; i++ {
-		share -= PopulationMix[i].Share
+	for ; share >= populationMix[i].Share; i++ {
+		share -= populationMix[i].Share
 	}
-	return PopulationMix[i].Pattern
+	return populationMix[i].Pattern
 }
 
 // add adds what was measured of other clients.
-func (f *PopulationFigures) add(o PopulationFigures) {
+func (f *populationFigures) add(o populationFigures) {
 	f.Requests += o.Requests
 	f.Clients += o.Clients
 	f.Above += o.Above
@@ -203,8 +203,8 @@ func (f *PopulationFigures) add(o PopulationFigures) {
 	f.LogAdmitted += o.LogAdmitted
 	for i, row := range o.Rows {
 		f.Rows[i].Admitted += row.Admitted
-		f.Rows[i].Feedback.Add(row.Feedback)
-		f.Rows[i].All.Add(row.All)
+		f.Rows[i].Feedback.add(row.Feedback)
+		f.Rows[i].All.add(row.All)
 		f.Rows[i].BelowLimited += row.BelowLimited
 	}
 }

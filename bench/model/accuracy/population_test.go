@@ -16,36 +16,36 @@ import (
 
 func TestPopulationFollowsZipf(t *testing.T) {
 	t.Parallel()
-	w := newPopulation(false, PopulationRequests, 1)
+	w := newPopulation(false, populationRequests, 1)
 	var sum float64
-	for k := range PopulationClients {
-		sum += w.rates[k] * PopulationLength.Seconds()
+	for k := range populationClients {
+		sum += w.rates[k] * populationLength.Seconds()
 	}
-	assert.InEpsilon(t, PopulationRequests, sum, 1e-9)
+	assert.InEpsilon(t, populationRequests, sum, 1e-9)
 	// 8 to the 0.7 is 4.29, and the sum of k^-0.7 is 139.2, so the first asks for
 	// 400 million / 139.2.
 	assert.InDelta(t, 4.287, w.rates[0]/w.rates[7], 0.001)
-	assert.InDelta(t, 2.87e6, w.rates[0]*PopulationLength.Seconds(), 0.01e6)
+	assert.InDelta(t, 2.87e6, w.rates[0]*populationLength.Seconds(), 0.01e6)
 	// A client's arrivals are those of its number, at its rate.
 	const k = 1000
 	n := 0.0
 	for range w.arrivals(k) {
 		n++
 	}
-	mean := w.rates[k] * PopulationLength.Seconds()
+	mean := w.rates[k] * populationLength.Seconds()
 	assert.InDelta(t, mean, n, mean/3)
 }
 
 // The figures were chosen once, and the report says them.
 func TestPopulationLikeCloudflares(t *testing.T) {
 	t.Parallel()
-	c := newPopulation(true, PopulationRequests, 1)
+	c := newPopulation(true, populationRequests, 1)
 	assert.Equal(t, int64(2000), c.limit)
 	var sum float64
-	rates := make([]float64, PopulationClients)
+	rates := make([]float64, populationClients)
 	for k := range rates {
-		rates[k] = c.rates[k] * Window.Seconds()
-		sum += rates[k] * PopulationLength.Minutes()
+		rates[k] = c.rates[k] * window.Seconds()
+		sum += rates[k] * populationLength.Minutes()
 	}
 	assert.InEpsilon(t, 400_000_000, sum, 1e-9)
 	assert.Equal(t, []float64{3000, 2480, 2040, 1700, 1400}, rates[:5])
@@ -65,7 +65,7 @@ func TestEachTrafficHasASeedOfItsOwn(t *testing.T) {
 	t.Parallel()
 	// How many come in each minute is a fixed window's row.
 	minutes := make(map[string][]int)
-	for _, w := range Workloads(4000) {
+	for _, w := range documentWorkloads(4000) {
 		if w.Demand != 1 {
 			continue
 		}
@@ -91,7 +91,7 @@ func TestPopulationIsMixed(t *testing.T) {
 	// Of 2000 clients 400 are steady, with a standard deviation of 18: their
 	// second request comes after exactly the time that the third comes after
 	// it.
-	w := newPopulation(false, PopulationRequests, 1)
+	w := newPopulation(false, populationRequests, 1)
 	steady := 0.0
 	for k := range 2000 {
 		var times []time.Duration
@@ -111,15 +111,15 @@ func TestPopulationIsMixed(t *testing.T) {
 func TestPopulationIsMadeOfItsClients(t *testing.T) {
 	t.Parallel()
 	const requests = int64(8_000)
-	measure := func(like bool, seed uint64) PopulationFigures {
+	measure := func(like bool, seed uint64) populationFigures {
 		c := newPopulation(like, requests, seed)
 		sum, err := measurePopulation(t.Context(), c, algorithms.All)
 		require.NoError(t, err)
-		alone := PopulationFigures{Limit: c.limit, Length: PopulationLength, Rows: make([]PopulationRow, len(algorithms.All))}
+		alone := populationFigures{Limit: c.limit, Length: populationLength, Rows: make([]populationRow, len(algorithms.All))}
 		for i, a := range algorithms.All {
 			alone.Rows[i].Algorithm = a.Name
 		}
-		for k := c.step / 2; k < PopulationClients; k += c.step {
+		for k := c.step / 2; k < populationClients; k += c.step {
 			one, err := c.measure(t.Context(), k, algorithms.All)
 			require.NoError(t, err)
 			alone.add(one)
@@ -132,12 +132,12 @@ func TestPopulationIsMadeOfItsClients(t *testing.T) {
 	assert.NotEqual(t, measure(true, 1), measure(true, 2))
 
 	// 270,000 clients in steps of 400 million / 8,000 are 5.4.
-	assert.InDelta(t, PopulationClients*float64(requests)/PopulationRequests, one.Clients, 0.5)
+	assert.InDelta(t, populationClients*float64(requests)/populationRequests, one.Clients, 0.5)
 	for _, row := range one.Rows {
 		assert.Equal(t, one.Requests, row.Feedback.Requests, row.Algorithm)
 		if row.Algorithm == algorithms.Log {
 			assert.Equal(t, one.LogAdmitted, row.Admitted)
-			assert.Equal(t, Difference{Requests: one.Requests, True: row.Feedback.True}, row.Feedback)
+			assert.Equal(t, difference{Requests: one.Requests, True: row.Feedback.True}, row.Feedback)
 		}
 	}
 }

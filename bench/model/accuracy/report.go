@@ -21,13 +21,13 @@ type Report struct {
 	Seed      uint64         `json:"seed"`
 	Seeds     int            `json:"seeds"` // as many, from Seed on
 	Window    time.Duration  `json:"window_ns"`
-	Workloads []Workload     `json:"workloads"`
+	Workloads []workload     `json:"workloads"`
 	Costs     []cost         `json:"costs"`
-	Rows      []Row          `json:"rows"`
-	Large     []Row          `json:"large"`   // of largeWorkloads, with feedback
-	Attacks   []AttackRow    `json:"attacks"` // on DocumentLimit, and on a large limit
-	Settled   []SettledRow   `json:"settled"` // costs that are known only afterwards
-	Traces    []Trace        `json:"traces"`
+	Rows      []workloadRow  `json:"rows"`
+	Large     []workloadRow  `json:"large"`   // of largeWorkloads, with feedback
+	Attacks   []attackRow    `json:"attacks"` // on documentLimit, and on a large limit
+	Settled   []settledRow   `json:"settled"` // costs that are known only afterwards
+	Traces    []trace        `json:"traces"`
 }
 
 // A cost is what Memcached keeps of a client that asks evenly, with a large
@@ -49,7 +49,7 @@ const (
 // targets returns what is aimed at, and whether it was reached.
 func (r *Report) targets() report.Targets {
 	var targets report.Targets
-	ratio := func(kind string, demand float64, how string, mean func(Row) float64, most float64) {
+	ratio := func(kind string, demand float64, how string, mean func(workloadRow) float64, most float64) {
 		one, ok1 := r.find(kind, demand, algorithms.Sliding1)
 		sixty, ok60 := r.find(kind, demand, algorithms.Sliding60)
 		if ok1 && ok60 {
@@ -57,15 +57,15 @@ func (r *Report) targets() report.Targets {
 			targets.Add(share <= most, "%s, demand %g, %s: mean difference of N=60 %.3f of N=1's, at most %.3f", kind, demand, how, share, most)
 		}
 	}
-	for _, demand := range Demands {
+	for _, demand := range demands {
 		for _, kind := range []traffic.Pattern{traffic.Poisson, traffic.Bursty, traffic.FrontLoaded, traffic.BackLoaded} {
 			most := targetUneven
 			if kind.Name == traffic.Poisson.Name {
 				most = targetPoisson
 			}
-			ratio(kind.Name, demand, "every request counts", func(row Row) float64 { return row.All.Mean() }, most)
+			ratio(kind.Name, demand, "every request counts", func(row workloadRow) float64 { return row.All.mean() }, most)
 			if demand <= targetDemand {
-				ratio(kind.Name, demand, "admitted count", func(row Row) float64 { return row.Feedback.Mean() }, most)
+				ratio(kind.Name, demand, "admitted count", func(row workloadRow) float64 { return row.Feedback.mean() }, most)
 			}
 		}
 	}
@@ -74,7 +74,7 @@ func (r *Report) targets() report.Targets {
 			"boundary attacker: fixed admits %.2f L in a window, 2.00 L", float64(row.Fullest)/float64(row.Limit))
 	}
 	for _, name := range []string{algorithms.Strict60, algorithms.Log, algorithms.Counting64, algorithms.Counting32} {
-		fullest := max(r.fullest(name, DocumentLimit), r.fullest(name, largeLimit))
+		fullest := max(r.fullest(name, documentLimit), r.fullest(name, largeLimit))
 		targets.Add(fullest <= 1, "all traffic and all attacks: %s admits %.2f L in a window, at most 1.00 L", name, fullest)
 	}
 	if len(r.Settled) > 0 {
@@ -105,8 +105,8 @@ func (r *Report) Broken() error {
 	return errors.Join(errs...)
 }
 
-func (r *Report) find(kind string, demand float64, algorithm string) (Row, bool) {
-	return report.Find(r.Rows, func(row Row) bool {
+func (r *Report) find(kind string, demand float64, algorithm string) (workloadRow, bool) {
+	return report.Find(r.Rows, func(row workloadRow) bool {
 		return row.Traffic == kind && row.Demand == demand && row.Algorithm == algorithm
 	})
 }
@@ -116,19 +116,19 @@ func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "weir's limiters on the embedded store in virtual time, window W = %v, seeds %d to %d; %d cores, %s\n",
 		r.Window, r.Seed, r.Seed+uint64(r.Seeds)-1, r.Machine.Cores, r.Machine.Go)
 	r.printLarge(out)
-	r.printMatrix(out, 1, "mean of |estimate - true count|, in % of the mean true count: every request counts, demand 1", func(row Row) string {
+	r.printMatrix(out, 1, "mean of |estimate - true count|, in % of the mean true count: every request counts, demand 1", func(row workloadRow) string {
 		if row.All.Requests == 0 {
 			return ""
 		}
 		return row.Mean.around("%.2f", row.mean())
 	})
-	r.printMatrix(out, 1, "wrong decisions, in % of all requests: only admitted requests count, demand 1", func(row Row) string {
+	r.printMatrix(out, 1, "wrong decisions, in % of all requests: only admitted requests count, demand 1", func(row workloadRow) string {
 		return row.Wrong.around("%.2f", row.wrong())
 	})
-	r.printMatrix(out, 2, "admitted, in % of what an exact log admits: demand 2", func(row Row) string {
+	r.printMatrix(out, 2, "admitted, in % of what an exact log admits: demand 2", func(row workloadRow) string {
 		return row.OfLog.around("%.1f", row.ofLog())
 	})
-	r.printMatrix(out, 2, "admitted in the fullest window, in limits: demand 2", func(row Row) string {
+	r.printMatrix(out, 2, "admitted in the fullest window, in limits: demand 2", func(row workloadRow) string {
 		return fmt.Sprintf("%.2f", float64(row.Fullest)/float64(row.Limit))
 	})
 	r.printAttacks(out)
@@ -170,7 +170,7 @@ func (r *Report) printLarge(out io.Writer) {
 				fmt.Fprintf(&cells, "%s\t", row.OfLog.around("%.1f", row.ofLog()))
 			}
 		}
-		attacked, _ := report.Find(r.Attacks, func(row AttackRow) bool { return row.Algorithm == c.Algorithm && row.Limit == largeLimit })
+		attacked, _ := report.Find(r.Attacks, func(row attackRow) bool { return row.Algorithm == c.Algorithm && row.Limit == largeLimit })
 		return fmt.Sprintf("%s\t%.2f\t%.2f\t%s%d\t", c.Algorithm, r.fullest(c.Algorithm, largeLimit), float64(attacked.Bound)/largeLimit, cells.String(), c.Bytes)
 	}, "")
 }
@@ -194,7 +194,7 @@ func (r *Report) fullest(algorithm string, limit int64) float64 {
 
 // printMatrix writes a table with a line for each algorithm that has cells, and a
 // column for each traffic of a demand.
-func (r *Report) printMatrix(out io.Writer, demand float64, title string, cell func(Row) string) {
+func (r *Report) printMatrix(out io.Writer, demand float64, title string, cell func(workloadRow) string) {
 	header := "algorithm\t"
 	for _, w := range r.Workloads {
 		if w.Demand == demand {
@@ -216,17 +216,17 @@ func (r *Report) printMatrix(out io.Writer, demand float64, title string, cell f
 }
 
 func (r *Report) printAttacks(out io.Writer) {
-	var rows []AttackRow
+	var rows []attackRow
 	for _, row := range r.Attacks {
-		if row.Limit == DocumentLimit {
+		if row.Limit == documentLimit {
 			rows = append(rows, row)
 		}
 	}
-	title := fmt.Sprintf("attacks on limit %d, in limits", DocumentLimit)
-	report.TableOf(out, title, "attack on\tin W\tbound\tgo on\tthe best\t", rows, func(row AttackRow) string {
+	title := fmt.Sprintf("attacks on limit %d, in limits", documentLimit)
+	report.TableOf(out, title, "attack on\tin W\tbound\tgo on\tthe best\t", rows, func(row attackRow) string {
 		cells := row.Algorithm
 		for _, n := range []int64{row.Fullest, row.Bound, row.FullestReleased} {
-			cells += fmt.Sprintf("\t%.2f", float64(n)/DocumentLimit)
+			cells += fmt.Sprintf("\t%.2f", float64(n)/documentLimit)
 		}
 		return fmt.Sprintf("%s\t%v\t", cells, row.Attack)
 	}, `
@@ -247,7 +247,7 @@ func (r *Report) printSettled(out io.Writer) {
 	for _, factor := range factors {
 		header += fmt.Sprintf("%g\t", factor)
 	}
-	table := func(title, format string, figure func(SettledRow) float64) {
+	table := func(title, format string, figure func(settledRow) float64) {
 		report.TableOf(out, title, header, ways, func(name string) string {
 			line := name + "\t"
 			for _, row := range r.Settled {
@@ -258,8 +258,8 @@ func (r *Report) printSettled(out io.Writer) {
 			return line
 		}, "")
 	}
-	table("costs known afterwards: admitted in the fullest window, in limits", "%.2f", SettledRow.over)
-	table("costs known afterwards: admitted, in % of an exact log that knows each cost beforehand", "%.1f", SettledRow.ofLog)
+	table("costs known afterwards: admitted in the fullest window, in limits", "%.2f", settledRow.over)
+	table("costs known afterwards: admitted, in % of an exact log that knows each cost beforehand", "%.1f", settledRow.ofLog)
 	fmt.Fprintf(out, `
 Answers of a language model come independently, %d times the limit of %d tokens, take %v and cost %d tokens on average, exponentially. A request
 says beforehand what it costs, off by a factor. What counts here are the tokens that it costs in the end, when it was admitted.
@@ -273,7 +273,7 @@ says beforehand what it costs, off by a factor. What counts here are the tokens 
 func (r *Report) Columns() []report.Column {
 	return []report.Column{
 		{Title: "fullest window", Means: fmt.Sprintf("the most that all traffic and attacks get into a window, in limits of %d", largeLimit), Cell: func(name string) string { return fmt.Sprintf("%.2f", r.fullest(name, largeLimit)) }},
-		{Title: "off by", Means: fmt.Sprintf("the mean difference of estimate and true count, in %% of that, on independent arrivals at a limit of %d", DocumentLimit), Cell: func(name string) string {
+		{Title: "off by", Means: fmt.Sprintf("the mean difference of estimate and true count, in %% of that, on independent arrivals at a limit of %d", documentLimit), Cell: func(name string) string {
 			row, _ := r.find(traffic.Poisson.Name, 1, name)
 			if !algorithms.Named(name).Counts() {
 				return "-"
@@ -281,7 +281,7 @@ func (r *Report) Columns() []report.Column {
 			return fmt.Sprintf("%.1f%%", row.mean())
 		}},
 		{Title: "bunched", Means: fmt.Sprintf("what is admitted of that of an exact log, at twice a limit of %d, when 90%% of a minute's requests come in its first 10 s", largeLimit), Cell: func(name string) string {
-			row, _ := report.Find(r.Large, func(row Row) bool { return row.Traffic == traffic.FrontLoaded.Name && row.Algorithm == name })
+			row, _ := report.Find(r.Large, func(row workloadRow) bool { return row.Traffic == traffic.FrontLoaded.Name && row.Algorithm == name })
 			return fmt.Sprintf("%.1f%%", row.ofLog())
 		}},
 		{Title: "bytes", Means: fmt.Sprintf("what Memcached keeps of a client with a limit of %d", largeLimit), Cell: func(name string) string {

@@ -25,7 +25,7 @@ type ScaleReport struct {
 	Seed    uint64         `json:"seed"`
 	Like    string         `json:"like,omitempty"` // whose traffic it is like
 	Worked  time.Duration  `json:"worked_ns"`      // by all cores
-	PopulationFigures
+	populationFigures
 }
 
 // Print writes the figures as a table, and what is comparable.
@@ -35,16 +35,16 @@ func (r *ScaleReport) Print(out io.Writer) {
 	fmt.Fprintf(out, "%d clients (%.2f%%) ask for more than the limit on average; %d never had more than the limit in a window\n",
 		r.Above, 100*float64(r.Above)/float64(r.Clients), r.Below)
 	header := "algorithm\twrong\tadmitted\tdenied\tmean\t"
-	cells := func(d Difference) (text string) {
-		for _, n := range []int64{d.Wrong(), d.WronglyAdmitted, d.WronglyDenied} {
+	cells := func(d difference) (text string) {
+		for _, n := range []int64{d.wrong(), d.WronglyAdmitted, d.WronglyDenied} {
 			text += report.Percent(ratio(n, d.Requests)) + "\t"
 		}
-		return text + fmt.Sprintf("%.2f%%\t", 100*d.Relative())
+		return text + fmt.Sprintf("%.2f%%\t", 100*d.relative())
 	}
-	report.TableOf(out, "only admitted requests count, as weir runs by default", header+"of log\tlimited, below\t", r.Rows, func(row PopulationRow) string {
+	report.TableOf(out, "only admitted requests count, as weir runs by default", header+"of log\tlimited, below\t", r.Rows, func(row populationRow) string {
 		return fmt.Sprintf("%s\t%s%.2f%%\t%d\t", row.Algorithm, cells(row.Feedback), 100*float64(row.Admitted)/float64(max(1, r.LogAdmitted)), row.BelowLimited)
 	}, "")
-	lines := report.Lines(r.Rows, func(row PopulationRow) string {
+	lines := report.Lines(r.Rows, func(row populationRow) string {
 		if row.All.Requests == 0 {
 			return ""
 		}
@@ -73,17 +73,17 @@ func (r *ScaleReport) population() string {
 with sigma %g, and far below the limit, but for %d clients, who ask for %v limits. Limit, sigma and these clients were chosen so that
 N=1 is about as wrong as Cloudflare measured; for the other algorithms nothing was chosen. What they share with Cloudflare's traffic
 beyond that isn't known.
-`, traffic.Pages.Description, LikeSigma, len(LikeFew), LikeFew)
+`, traffic.Pages.Description, likeSigma, len(likeFew), likeFew)
 	}
 	var mix []string
-	for _, m := range PopulationMix {
+	for _, m := range populationMix {
 		mix = append(mix, fmt.Sprintf("%d are %s", m.Share, m.Name))
 	}
 	return fmt.Sprintf(`Of each 20 clients %s; how much they ask for follows Zipf's law with exponent %g.
 Comparable with Cloudflare's: the number of requests and of clients, and the algorithm. Not comparable: the traffic. Wrong decisions come
 only from clients near their limit, and a mean difference from uneven ones; of both there are many here. accuracy -scale -like
 cloudflare has as few as Cloudflare seems to have had.
-`, strings.Join(mix, ", "), CrowdExponent)
+`, strings.Join(mix, ", "), crowdExponent)
 }
 
 // Broken returns an error if an exact algorithm was wrong.

@@ -16,7 +16,7 @@ import (
 // What the costs that are known only afterwards are measured on: answers of a language
 // model.
 const (
-	tokenLimit  = 100_000 // per Window
+	tokenLimit  = 100_000 // per window
 	meanTokens  = 1000    // that an answer costs; they differ exponentially
 	tokenDemand = 4       // what the client asks for, in limits
 	answerTime  = 10 * time.Second
@@ -38,13 +38,13 @@ var ways = []string{reserveName, chargeName, laterName}
 // factors are what estimates are of the true cost.
 var factors = []float64{0.125, 0.25, 0.5, 1, 2, 4, 8}
 
-// A SettledRow is what one way admitted of requests whose estimates are off by a factor,
+// A settledRow is what one way admitted of requests whose estimates are off by a factor,
 // with all seeds together. A request's tokens are those that it costs in the end, and
 // they are in a window if it was admitted in it.
-type SettledRow struct {
+type settledRow struct {
 	Way      string  `json:"way"`
 	Factor   float64 `json:"factor"`
-	Fullest  int64   `json:"fullest"` // the most tokens in any window (t-Window, t]
+	Fullest  int64   `json:"fullest"` // the most tokens in any window (t-window, t]
 	Admitted int64   `json:"admitted"`
 	// LogAdmitted are the tokens that an exact log admits that knows each cost
 	// beforehand.
@@ -53,8 +53,8 @@ type SettledRow struct {
 
 // over returns what the fullest window has, in limits, ofLog what is admitted, in percent
 // of the exact log.
-func (row SettledRow) over() float64  { return float64(row.Fullest) / tokenLimit }
-func (row SettledRow) ofLog() float64 { return 100 * ratio(row.Admitted, row.LogAdmitted) }
+func (row settledRow) over() float64  { return float64(row.Fullest) / tokenLimit }
+func (row settledRow) ofLog() float64 { return 100 * ratio(row.Admitted, row.LogAdmitted) }
 
 // A spending is a cost and when it counts.
 type spending struct {
@@ -97,7 +97,7 @@ func newWay(name string) (way, error) {
 // checkThenCount looks whether the estimate fits beside all that has ended, and counts what
 // ends: an exact log of that.
 func checkThenCount() way {
-	counted := traffic.NewRecent(Window)
+	counted := traffic.NewRecent(window)
 	return func(_ context.Context, at time.Duration, estimate int64) (func(time.Duration, int64) error, error) {
 		if counted.Sum(at)+estimate > tokenLimit {
 			return nil, nil
@@ -110,8 +110,8 @@ func checkThenCount() way {
 }
 
 // measureSettling measures all ways with all factors, by so many seeds from one on.
-func measureSettling(ctx context.Context, seed uint64, seeds, requests int) ([]SettledRow, error) {
-	rows := make([]SettledRow, len(ways)*len(factors))
+func measureSettling(ctx context.Context, seed uint64, seeds, requests int) ([]settledRow, error) {
+	rows := make([]settledRow, len(ways)*len(factors))
 	err := testbed.Parallel(len(rows), runtime.GOMAXPROCS(0), func(i int) error {
 		row := &rows[i]
 		row.Way, row.Factor = ways[i/len(factors)], factors[i%len(factors)]
@@ -128,7 +128,7 @@ func measureSettling(ctx context.Context, seed uint64, seeds, requests int) ([]S
 
 // spendings returns about so many requests of a seed.
 func spendings(seed uint64, requests int) []spending {
-	rate := float64(tokenDemand) * tokenLimit / meanTokens / Window.Seconds()
+	rate := float64(tokenDemand) * tokenLimit / meanTokens / window.Seconds()
 	length := time.Duration(float64(max(requests, shortestSettled)) / rate * float64(time.Second))
 	random := rand.New(rand.NewPCG(seed, meanTokens))
 	var all []spending
@@ -139,7 +139,7 @@ func spendings(seed uint64, requests int) []spending {
 }
 
 // run adds what one seed's requests make.
-func (row *SettledRow) run(ctx context.Context, requests []spending) error {
+func (row *settledRow) run(ctx context.Context, requests []spending) error {
 	w, err := newWay(row.Way)
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func (row *SettledRow) run(ctx context.Context, requests []spending) error {
 		end func(time.Duration, int64) error
 	}
 	var underWay []answering // in the order in which they end
-	admitted, log := traffic.NewRecent(Window), traffic.NewRecent(Window)
+	admitted, log := traffic.NewRecent(window), traffic.NewRecent(window)
 	for n, r := range requests {
 		if n%checkEvery == checkEvery-1 && ctx.Err() != nil {
 			return ctx.Err()

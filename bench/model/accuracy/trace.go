@@ -8,24 +8,24 @@ import (
 	"weir/bench/internal/traffic"
 )
 
-// A Trace is what algorithms believe of a client over time, beside what is true:
+// A trace is what algorithms believe of a client over time, beside what is true:
 // the figures of a picture.
-type Trace struct {
+type trace struct {
 	Name  string        `json:"name"`
 	Shows string        `json:"shows"`
 	Limit int64         `json:"limit"`
 	From  time.Duration `json:"from_ns"`
 	Every time.Duration `json:"every_ns"`
-	// True is the number of requests in the last Window, at From and then every
+	// True is the number of requests in the last window, at From and then every
 	// Every. Attacks are different for each algorithm, and so have none.
-	True      []int64    `json:"true,omitempty"`
-	Estimates []Estimate `json:"estimates"`
+	True      []int64         `json:"true,omitempty"`
+	Estimates []traceEstimate `json:"estimates"`
 }
 
-// An Estimate is what an algorithm takes to be in use at the times of its
-// Trace, and if only what it admits counts, how many of the requests in the last
-// Window it has admitted.
-type Estimate struct {
+// A traceEstimate is what an algorithm takes to be in use at the times of its
+// trace, and if only what it admits counts, how many of the requests in the last
+// window it has admitted.
+type traceEstimate struct {
 	Algorithm string  `json:"algorithm"`
 	Values    []int64 `json:"values"`
 	Admitted  []int64 `json:"admitted,omitempty"`
@@ -84,10 +84,10 @@ var views = []view{
 
 // traces returns those of all views, and one of the attacks that are written for
 // algorithms.
-func traces(ctx context.Context, seed uint64) ([]Trace, error) {
-	var all []Trace
+func traces(ctx context.Context, seed uint64) ([]trace, error) {
+	var all []trace
 	for _, v := range views {
-		w := single(v.traffic, DocumentLimit, v.demand, 0)
+		w := single(v.traffic, documentLimit, v.demand, 0)
 		t, err := w.trace(ctx, seed, v)
 		if err != nil {
 			return nil, err
@@ -95,13 +95,13 @@ func traces(ctx context.Context, seed uint64) ([]Trace, error) {
 		all = append(all, t)
 	}
 	// Just before slots end the most of what fades out has been admitted.
-	t := Trace{
+	t := trace{
 		Name: "attack", Shows: "what the attack written for each algorithm gets in a window, and what the algorithm believes",
-		Limit: DocumentLimit, From: attackEvery - time.Millisecond, Every: attackEvery,
+		Limit: documentLimit, From: attackEvery - time.Millisecond, Every: attackEvery,
 	}
 	for _, name := range attacked {
 		a := algorithms.Named(name)
-		if err := t.estimate(ctx, a, true, attackPoints, attackFor(a, DocumentLimit).attempts(DocumentLimit)); err != nil {
+		if err := t.estimate(ctx, a, true, attackPoints, attackFor(a, documentLimit).attempts(documentLimit)); err != nil {
 			return nil, err
 		}
 	}
@@ -109,8 +109,8 @@ func traces(ctx context.Context, seed uint64) ([]Trace, error) {
 }
 
 // trace follows a workload.
-func (w Workload) trace(ctx context.Context, seed uint64, v view) (Trace, error) {
-	t := Trace{
+func (w workload) trace(ctx context.Context, seed uint64, v view) (trace, error) {
+	t := trace{
 		Name: v.name, Shows: "what each believes of " + v.traffic.Name + " traffic while it denies nothing", Limit: w.Limit, From: v.from, Every: v.every,
 	}
 	enforced := v.demand > 1
@@ -122,7 +122,7 @@ func (w Workload) trace(ctx context.Context, seed uint64, v view) (Trace, error)
 	for i := range v.points {
 		at, n := v.from+time.Duration(i)*v.every, int64(0)
 		for _, asked := range times {
-			if at-Window < asked && asked <= at {
+			if at-window < asked && asked <= at {
 				n++
 			}
 		}
@@ -137,13 +137,13 @@ func (w Workload) trace(ctx context.Context, seed uint64, v view) (Trace, error)
 }
 
 // estimate adds what an algorithm believes of the times, at so many points.
-func (t *Trace) estimate(ctx context.Context, a algorithms.Algorithm, enforced bool, points int, times []time.Duration) error {
+func (t *trace) estimate(ctx context.Context, a algorithms.Algorithm, enforced bool, points int, times []time.Duration) error {
 	s, err := newSubject(a, t.Limit, enforced)
 	if err != nil {
 		return err
 	}
-	e := Estimate{Algorithm: a.Name}
-	admitted := traffic.NewRecent(Window)
+	e := traceEstimate{Algorithm: a.Name}
+	admitted := traffic.NewRecent(window)
 	for i := range points {
 		at := t.From + time.Duration(i)*t.Every
 		for ; len(times) > 0 && times[0] <= at; times = times[1:] {

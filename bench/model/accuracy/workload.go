@@ -10,8 +10,8 @@ import (
 	"weir/bench/internal/traffic"
 )
 
-// A Workload is requests of a client with a limit per Window.
-type Workload struct {
+// A workload is requests of a client with a limit per window.
+type workload struct {
 	Name        string `json:"traffic"`
 	Description string `json:"description"`
 	Limit       int64  `json:"limit"`
@@ -31,17 +31,17 @@ const (
 	largeRun = 4
 )
 
-// Demands are those of the workloads: what is just about the limit,
+// demands are those of the workloads: what is just about the limit,
 // and far above.
-var Demands = []float64{1, 2}
+var demands = []float64{1, 2}
 
-// Workloads returns all workloads, each of about so many requests, but no
-// shorter than shortestRun.
-func Workloads(requests int) []Workload {
-	var all []Workload
+// documentWorkloads returns the workloads of the documentLimit, each of about so
+// many requests, but no shorter than shortestRun.
+func documentWorkloads(requests int) []workload {
+	var all []workload
 	for _, p := range traffic.Patterns {
-		for _, demand := range Demands {
-			all = append(all, single(p, DocumentLimit, demand, requests))
+		for _, demand := range demands {
+			all = append(all, single(p, documentLimit, demand, requests))
 		}
 	}
 	return all
@@ -49,8 +49,8 @@ func Workloads(requests int) []Workload {
 
 // largeWorkloads returns the workloads of a large limit, on which all but an
 // exact log lose something.
-func largeWorkloads(requests int) []Workload {
-	var all []Workload
+func largeWorkloads(requests int) []workload {
+	var all []workload
 	for _, w := range []struct {
 		pattern traffic.Pattern
 		demand  float64
@@ -64,7 +64,7 @@ func largeWorkloads(requests int) []Workload {
 }
 
 // seeds returns how many of so many seeds make a difference.
-func (w Workload) seeds(n int) int {
+func (w workload) seeds(n int) int {
 	if w.Name == traffic.Steady.Name || w.Name == traffic.Boundary.Name {
 		return 1
 	}
@@ -72,13 +72,13 @@ func (w Workload) seeds(n int) int {
 }
 
 // single returns a workload of traffic of that pattern.
-func single(p traffic.Pattern, limit int64, demand float64, requests int) Workload {
+func single(p traffic.Pattern, limit int64, demand float64, requests int) workload {
 	cycle := 2 * traffic.Minute
 	if p.Name == traffic.Daily.Name {
 		cycle = traffic.Day
 	}
-	rate := demand * float64(limit) / Window.Seconds()
-	return Workload{
+	rate := demand * float64(limit) / window.Seconds()
+	return workload{
 		Name: p.Name, Description: p.Description, Limit: limit, Demand: demand, Length: runLength(requests, rate, cycle),
 		arrivals: func(seed uint64, length time.Duration) iter.Seq[time.Duration] {
 			return p.Generate(ownSeed(seed, p.Name), rate, length)
