@@ -24,22 +24,22 @@ const (
 	// Minute is the cycle of front-loaded and back-loaded minutes. Two of them
 	// are the boundary attacker's.
 	Minute = time.Minute
-	// Loaded is the part of a minute that has loadedShare of its arrivals.
-	Loaded      = 10 * time.Second
+	// loaded is the part of a minute that has loadedShare of its arrivals.
+	loaded      = 10 * time.Second
 	loadedShare = 0.9
-	// On is the length of a burst, Off the mean of the silence after it, which
-	// is anything from Off-offSpread to Off+offSpread: so what came a minute
-	// before a burst is anything too.
-	On, Off   = 7 * time.Second, 30 * time.Second
-	offSpread = 20 * time.Second
+	// A silence follows each burst: of silenceMean, more or less by up to
+	// silenceSpread, so that what came a minute before a burst is anything.
+	burst         = 7 * time.Second
+	silenceMean   = 30 * time.Second
+	silenceSpread = 20 * time.Second
 	// Day is a day in which an hour lasts a minute.
 	Day = 24 * time.Minute
 	// daySwing is by how much of the mean the rate rises and falls.
 	daySwing = 0.8
-	// PageSize is the mean number of a page's requests, PageGap how far apart
+	// pageSize is the mean number of a page's requests, pageGap how far apart
 	// they are.
-	PageSize = 2.3
-	PageGap  = 300 * time.Millisecond
+	pageSize = 2.3
+	pageGap  = 300 * time.Millisecond
 	// Edge is how long before and after a boundary the attacker is at work.
 	Edge = 10 * time.Millisecond
 )
@@ -52,9 +52,9 @@ var (
 	Daily   = Pattern{"day", "independent arrivals whose rate follows a sine, 0.2 to 1.8 of the mean, over a day of 24 minutes", generate(day)}
 
 	FrontLoaded = Pattern{"front-loaded", "90% of each minute's arrivals in its first 10 s",
-		piecewise(segment{Loaded, loadedShare}, segment{Minute - Loaded, 1 - loadedShare})}
+		piecewise(segment{loaded, loadedShare}, segment{Minute - loaded, 1 - loadedShare})}
 	BackLoaded = Pattern{"back-loaded", "90% of each minute's arrivals in its last 10 s",
-		piecewise(segment{Minute - Loaded, 1 - loadedShare}, segment{Loaded, loadedShare})}
+		piecewise(segment{Minute - loaded, 1 - loadedShare}, segment{loaded, loadedShare})}
 	Boundary = Pattern{"boundary", "every other minute, a minute's arrivals in the 10 ms before the boundary and as many in the 10 ms after it", generate(boundary)}
 
 	Patterns = []Pattern{Steady, Poisson, Bursty, Daily, FrontLoaded, BackLoaded, Boundary}
@@ -121,16 +121,16 @@ func piecewise(cycle ...segment) func(uint64, float64, time.Duration) iter.Seq[t
 	})
 }
 
-// bursty has bursts of On; the first begins at 0.
+// bursty has bursts, with silence between; the first begins at 0.
 func bursty(random *rand.Rand, rate float64, arrive func(time.Duration) bool) {
-	inBurst := rate * (On + Off).Seconds() / On.Seconds()
+	inBurst := rate * (burst + silenceMean).Seconds() / burst.Seconds()
 	for start := time.Duration(0); ; {
-		for t := random.ExpFloat64() / inBurst; t < On.Seconds(); t += random.ExpFloat64() / inBurst {
+		for t := random.ExpFloat64() / inBurst; t < burst.Seconds(); t += random.ExpFloat64() / inBurst {
 			if !arrive(start + seconds(t)) {
 				return
 			}
 		}
-		start += On + Off - offSpread + time.Duration(random.Int64N(int64(2*offSpread)))
+		start += burst + silenceMean - silenceSpread + time.Duration(random.Int64N(int64(2*silenceSpread)))
 	}
 }
 
@@ -174,20 +174,20 @@ func atOnce(random *rand.Rand, rate float64, arrive func(time.Duration) bool) {
 
 // pages has pages of a geometric number of requests.
 func pages(random *rand.Rand, rate float64, arrive func(time.Duration) bool) {
-	page := seconds(random.ExpFloat64() * PageSize / rate) // when the next begins
+	page := seconds(random.ExpFloat64() * pageSize / rate) // when the next begins
 	var further []time.Duration                            // requests of those before, in order
 	for {
 		at := page
 		if len(further) > 0 && further[0] < page {
 			at, further = further[0], further[1:]
 		} else {
-			page += seconds(random.ExpFloat64() * PageSize / rate)
+			page += seconds(random.ExpFloat64() * pageSize / rate)
 		}
 		if !arrive(at) {
 			return
 		}
-		if random.Float64() < 1-1/PageSize {
-			further = append(further, at+PageGap)
+		if random.Float64() < 1-1/pageSize {
+			further = append(further, at+pageGap)
 		}
 	}
 }
@@ -200,49 +200,4 @@ func seconds(s float64) time.Duration {
 		return math.MaxInt64
 	}
 	return time.Duration(ns)
-}
-
-// Recent is an exact sliding log: the events in (now-length, now], each of which
-// has a cost. Its zero value has no length.
-type Recent struct {
-	length time.Duration
-	events []event
-	sum    int64
-}
-
-type event struct {
-	at   time.Duration
-	cost int64
-}
-
-// NewRecent returns an empty log of that length.
-func NewRecent(length time.Duration) Recent { return Recent{length: length} }
-
-// Sum returns the costs of recent events and forgets the others. Times must not
-// go back.
-func (r *Recent) Sum(now time.Duration) int64 {
-	for len(r.events) > 0 && now-r.events[0].at >= r.length {
-		r.sum -= r.events[0].cost
-		r.events = r.events[1:]
-	}
-	return r.sum
-}
-
-// Add adds an event that isn't before any other.
-func (r *Recent) Add(at time.Duration, cost int64) {
-	r.events = append(r.events, event{at, cost})
-	r.sum += cost
-}
-
-// Fullest returns the most events in any (t-length, t]. The times must be in
-// order.
-func Fullest[T ~int64](times []T, length time.Duration) int64 {
-	most, oldest := 0, 0
-	for i, t := range times {
-		for t-times[oldest] >= T(length) {
-			oldest++
-		}
-		most = max(most, i-oldest+1)
-	}
-	return int64(most)
 }

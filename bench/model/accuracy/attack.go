@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"weir/bench/internal/algorithms"
-	"weir/bench/internal/traffic"
 	"weir/subwindow"
 )
 
@@ -130,5 +129,5 @@ func play(ctx context.Context, a algorithms.Algorithm, attack attackPlan, limit 
 			released = append(released, at+answer.wait)
 		}
 	}
-	return attackResult{Attack: attack, Fullest: traffic.Fullest(admitted, window), FullestReleased: traffic.Fullest(released, window)}, nil
+	return attackResult{Attack: attack, Fullest: fullestWindow(admitted, window), FullestReleased: fullestWindow(released, window)}, nil
 }

@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/bench/internal/algorithms"
-	"weir/bench/internal/traffic"
 )
 
 func TestAttemptsOfAnAttack(t *testing.T) {
@@ -87,7 +86,7 @@ func TestNoTimelineExceedsTheBounds(t *testing.T) {
 				admitted = append(admitted, at)
 			}
 		}
-		if most := traffic.Fullest(admitted, window); most > bound(a, limit) {
+		if most := fullestWindow(admitted, window); most > bound(a, limit) {
 			t.Fatalf("%s admitted %d in a window, at most %d", a.Name, most, bound(a, limit))
 		}
 	})

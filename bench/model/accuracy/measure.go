@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"weir/bench/internal/algorithms"
-	"weir/bench/internal/traffic"
 )
 
 // A difference is how far estimates were from the true count, and what came of
@@ -140,11 +139,11 @@ type simulation struct {
 // newSimulation returns the run of a workload that a seed makes.
 func newSimulation(w workload, seed uint64) *simulation {
 	run := &simulation{workload: w}
-	log := traffic.NewRecent(window)
+	var log exactLog
 	for at := range w.arrivals(seed, w.Length) {
 		run.times = append(run.times, at)
-		if log.Sum(at) < w.Limit {
-			log.Add(at, 1)
+		if log.sum(at) < w.Limit {
+			log.add(at, 1)
 			run.logAdmitted++
 		}
 	}
@@ -188,7 +187,7 @@ func (run *simulation) decide(ctx context.Context, a algorithms.Algorithm, feedb
 	// A limiter without a deadline would look at the clock for one.
 	steps, cancel := context.WithTimeout(ctx, longestRun)
 	defer cancel()
-	counted := traffic.NewRecent(window)
+	var counted exactLog
 	for n, at := range run.times {
 		if n%checkEvery == checkEvery-1 && ctx.Err() != nil {
 			return ctx.Err()
@@ -197,9 +196,9 @@ func (run *simulation) decide(ctx context.Context, a algorithms.Algorithm, feedb
 		if err != nil {
 			return fmt.Errorf("%s: %w", run.Name, err)
 		}
-		each(answer, counted.Sum(at))
+		each(answer, counted.sum(at))
 		if answer.allowed || !feedback {
-			counted.Add(at, 1)
+			counted.add(at, 1)
 		}
 	}
 	return nil

@@ -121,7 +121,7 @@ func (c population) measure(ctx context.Context, k int, measured []algorithms.Al
 	if c.rates[k]*window.Seconds() > float64(c.limit) {
 		one.Above = 1
 	}
-	if traffic.Fullest(run.times, window) <= c.limit {
+	if fullestWindow(run.times, window) <= c.limit {
 		one.Below = 1
 	}
 	for _, a := range measured {

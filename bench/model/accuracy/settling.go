@@ -97,13 +97,13 @@ func newWay(name string) (way, error) {
 // checkThenCount looks whether the estimate fits beside all that has ended, and counts what
 // ends: an exact log of that.
 func checkThenCount() way {
-	counted := traffic.NewRecent(window)
+	var counted exactLog
 	return func(_ context.Context, at time.Duration, estimate int64) (func(time.Duration, int64) error, error) {
-		if counted.Sum(at)+estimate > tokenLimit {
+		if counted.sum(at)+estimate > tokenLimit {
 			return nil, nil
 		}
 		return func(at time.Duration, cost int64) error {
-			counted.Add(at, cost)
+			counted.add(at, cost)
 			return nil
 		}, nil
 	}
@@ -151,7 +151,7 @@ func (row *settledRow) run(ctx context.Context, requests []spending) error {
 		end func(time.Duration, int64) error
 	}
 	var underWay []answering // in the order in which they end
-	admitted, log := traffic.NewRecent(window), traffic.NewRecent(window)
+	var admitted, log exactLog
 	for n, r := range requests {
 		if n%checkEvery == checkEvery-1 && ctx.Err() != nil {
 			return ctx.Err()
@@ -163,8 +163,8 @@ func (row *settledRow) run(ctx context.Context, requests []spending) error {
 				return err
 			}
 		}
-		if log.Sum(r.at)+r.cost <= tokenLimit {
-			log.Add(r.at, r.cost)
+		if log.sum(r.at)+r.cost <= tokenLimit {
+			log.add(r.at, r.cost)
 			row.LogAdmitted += r.cost
 		}
 		end, err := w(steps, r.at, min(tokenLimit, max(1, int64(row.Factor*float64(r.cost)))))
@@ -175,9 +175,9 @@ func (row *settledRow) run(ctx context.Context, requests []spending) error {
 			continue
 		}
 		underWay = append(underWay, answering{r, end})
-		admitted.Add(r.at, r.cost)
+		admitted.add(r.at, r.cost)
 		row.Admitted += r.cost
-		row.Fullest = max(row.Fullest, admitted.Sum(r.at))
+		row.Fullest = max(row.Fullest, admitted.sum(r.at))
 	}
 	return nil
 }

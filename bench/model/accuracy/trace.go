@@ -143,7 +143,7 @@ func (t *trace) estimate(ctx context.Context, a algorithms.Algorithm, enforced b
 		return err
 	}
 	e := traceEstimate{Algorithm: a.Name}
-	admitted := traffic.NewRecent(window)
+	var admitted exactLog
 	for i := range points {
 		at := t.From + time.Duration(i)*t.Every
 		for ; len(times) > 0 && times[0] <= at; times = times[1:] {
@@ -151,8 +151,8 @@ func (t *trace) estimate(ctx context.Context, a algorithms.Algorithm, enforced b
 			if err != nil {
 				return err
 			}
-			if admitted.Sum(times[0]); answer.allowed {
-				admitted.Add(times[0], 1)
+			if admitted.sum(times[0]); answer.allowed {
+				admitted.add(times[0], 1)
 			}
 		}
 		v, err := s.peek(ctx, at)
@@ -160,7 +160,7 @@ func (t *trace) estimate(ctx context.Context, a algorithms.Algorithm, enforced b
 			return err
 		}
 		if e.Values = append(e.Values, v); enforced {
-			e.Admitted = append(e.Admitted, admitted.Sum(at))
+			e.Admitted = append(e.Admitted, admitted.sum(at))
 		}
 	}
 	t.Estimates = append(t.Estimates, e)
