@@ -24,7 +24,7 @@ const (
 	Fixed     = "fixed"
 	Sliding1  = "N=1"
 	Sliding4  = "N=4"
-	Sliding5  = "N=5"
+	sliding5  = "N=5"
 	Sliding10 = "N=10"
 	Sliding60 = "N=60"
 	Strict60  = "strict N=60"
@@ -66,7 +66,7 @@ var All = []Algorithm{
 	{Name: Fixed, Color: report.Vermillion},
 	{Name: Sliding1, Slots: 1, Color: report.Sky},
 	{Name: Sliding4, Slots: 4, Color: report.Blue},
-	{Name: Sliding5, Slots: 5, Color: report.Blue},
+	{Name: sliding5, Slots: 5, Color: report.Blue},
 	{Name: Sliding10, Slots: 10, Color: report.Blue},
 	{Name: Sliding60, Slots: 60, Color: report.Indigo},
 	{Name: Strict60, Slots: 60, Strict: true, Color: report.Green},
@@ -207,13 +207,13 @@ const Window = time.Minute
 
 // What all experiments' keys and policies are named.
 const (
-	KeyPrefix = "weir"
+	keyPrefix = "weir"
 	LimitName = "limit"
 )
 
 // Namespace returns the keys of the counters of a policy's limit.
 func Namespace(policy string, width time.Duration) counters.Namespace {
-	return counters.CounterNamespace(KeyPrefix, policy, LimitName, width)
+	return counters.CounterNamespace(keyPrefix, policy, LimitName, width)
 }
 
 // New returns a limiter on a store.
@@ -221,7 +221,7 @@ func (a Algorithm) New(s telemetry.Store, c Config) (policyfile.Limiter, error) 
 	l := a.limit()
 	l.Window, l.Lease, l.Limit, l.Burst = c.Window, c.Window, c.Limit, c.Burst
 	options := c.Options
-	options.KeyPrefix, options.Limit = KeyPrefix, LimitName
+	options.KeyPrefix, options.Limit = keyPrefix, LimitName
 	return policyfile.NewLimiter(s, &l, cas.Config{Options: options})
 }
 

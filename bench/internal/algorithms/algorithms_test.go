@@ -21,7 +21,7 @@ func TestColorsTellAlgorithmsApart(t *testing.T) {
 		kinds = append(kinds, names)
 	}
 	assert.ElementsMatch(t, [][]string{
-		{Fixed}, {Sliding1}, {Sliding4, Sliding5, Sliding10}, {Sliding60}, {Strict60}, {Capped10, Capped60}, {Token, Leaky}, {Log, Counting64, Counting32},
+		{Fixed}, {Sliding1}, {Sliding4, sliding5, Sliding10}, {Sliding60}, {Strict60}, {Capped10, Capped60}, {Token, Leaky}, {Log, Counting64, Counting32},
 	}, kinds)
 }
 

@@ -50,15 +50,15 @@ type Turn struct {
 	Taken   atomic.Int64
 }
 
-// Next returns the next number. ok is whether it isn't beyond the last.
-func (t *Turn) Next() (n int64, ok bool) {
+// next returns the next number. ok is whether it isn't beyond the last.
+func (t *Turn) next() (n int64, ok bool) {
 	taken := t.Taken.Add(1) - 1
 	return t.First + taken%t.Clients, t.Last == 0 || taken < t.Last
 }
 
-// Client is Next of a turn without end.
+// Client is next of a turn without end.
 func (t *Turn) Client() int64 {
-	n, _ := t.Next()
+	n, _ := t.next()
 	return n
 }
 
@@ -100,7 +100,7 @@ func Repeat(ctx context.Context, operations []Operation, turn *Turn, duration ti
 		callers.Go(func() {
 			t := &tallies[i%len(tallies)]
 			for before := start; duration == 0 || before.Sub(start) < duration; {
-				n, ok := turn.Next()
+				n, ok := turn.next()
 				if !ok || failed.Load() {
 					return
 				}

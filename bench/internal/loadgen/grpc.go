@@ -45,8 +45,8 @@ func DialGRPC(addr, domain, key string, n int) (callers Connections, err error) 
 // rateLimit returns what sends the request for a client and returns whether its response
 // says OK.
 func rateLimit(conn *grpc.ClientConn, request []byte) func(context.Context, int64) (bool, error) {
-	name := bytes.LastIndex(request, []byte(ClientPrefix)) + len(ClientPrefix)
-	digits, response := request[name:name+ClientDigits], new(rls.RateLimitResponse)
+	name := bytes.LastIndex(request, []byte(clientPrefix)) + len(clientPrefix)
+	digits, response := request[name:name+clientDigits], new(rls.RateLimitResponse)
 	return func(ctx context.Context, n int64) (bool, error) {
 		putDigits(digits, n)
 		err := conn.Invoke(ctx, rls.RateLimitService_ShouldRateLimit_FullMethodName, &request, response, grpc.ForceCodec(encoded{}))

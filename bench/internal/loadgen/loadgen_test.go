@@ -161,7 +161,7 @@ var (
 func TestRequestNamesTheClient(t *testing.T) {
 	t.Parallel()
 	for _, w := range workloads {
-		c, err := NewClient(func() (net.Conn, error) { return nil, nil }, "127.0.0.1:1", w.Request())
+		c, err := newHTTPConnection(func() (net.Conn, error) { return nil, nil }, "127.0.0.1:1", w.Request())
 		require.NoError(t, err)
 		for _, n := range []int64{0, 7, 9_999, 99_999_999} {
 			require.Len(t, c.names, 1)
@@ -175,7 +175,7 @@ func TestRequestNamesTheClient(t *testing.T) {
 
 func TestBatchNamesTheClientsInTurn(t *testing.T) {
 	t.Parallel()
-	c, err := NewClient(func() (net.Conn, error) { return nil, nil }, "127.0.0.1:1", Batch("p", 3))
+	c, err := newHTTPConnection(func() (net.Conn, error) { return nil, nil }, "127.0.0.1:1", Batch("p", 3))
 	require.NoError(t, err)
 	sent, written := net.Pipe()
 	c.conn = sent
@@ -382,11 +382,11 @@ func TestTurnEnds(t *testing.T) {
 	t.Parallel()
 	turn := &Turn{Clients: 2, Last: 3}
 	for _, want := range []int64{0, 1, 0} {
-		n, ok := turn.Next()
+		n, ok := turn.next()
 		assert.True(t, ok)
 		assert.Equal(t, want, n)
 	}
-	_, ok := turn.Next()
+	_, ok := turn.next()
 	assert.False(t, ok)
 }
 

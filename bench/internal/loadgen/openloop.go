@@ -128,8 +128,8 @@ func (s *Sample) Behind() bool {
 	return lag > LagAllowed && lag > Percentile(s.Latency, 99)/LagShare
 }
 
-// Unanswered returns how many checks were sent in vain.
-func (s *Sample) Unanswered() int64 { return s.Sent - s.Latency.TotalCount() }
+// unanswered returns how many checks were sent in vain.
+func (s *Sample) unanswered() int64 { return s.Sent - s.Latency.TotalCount() }
 
 // Fault returns an error that says what went wrong other than slowness, if
 // anything did.
@@ -138,7 +138,7 @@ func (s *Sample) Fault() error {
 	if s.Err != nil {
 		faults = append(faults, s.Err.Error())
 	}
-	if n := s.Unanswered(); n > 0 {
+	if n := s.unanswered(); n > 0 {
 		faults = append(faults, fmt.Sprintf("not answered: %d", n))
 	}
 	if s.Unsent > 0 {

@@ -76,7 +76,7 @@ func fakeLoop(t *testing.T, connections int, answers func(n int) answer) *fake {
 				}
 			}
 		})
-		c, err := NewClient(func() (net.Conn, error) { return ours, nil }, "fake", Check("p", 0))
+		c, err := newHTTPConnection(func() (net.Conn, error) { return ours, nil }, "fake", Check("p", 0))
 		require.NoError(t, err)
 		clients = append(clients, c)
 	}
@@ -179,7 +179,7 @@ func TestChecksThatAreNeverAnswered(t *testing.T) {
 		start := time.Now()
 		s := l.runEvenly(t, 10, time.Second, 3*time.Second)
 		assert.Equal(t, 4*time.Second, time.Since(start), "with patience")
-		assert.Equal(t, []int64{10, 3, 7, 1}, []int64{s.Due, s.Sent, s.Unsent, s.Unanswered()})
+		assert.Equal(t, []int64{10, 3, 7, 1}, []int64{s.Due, s.Sent, s.Unsent, s.unanswered()})
 		assert.EqualError(t, s.Fault(), "not answered: 1; not sent: 7")
 	})
 }
@@ -192,7 +192,7 @@ func TestAClosedConnectionEndsTheRun(t *testing.T) {
 		s := l.runEvenly(t, 10, 10*time.Second, time.Second)
 		assert.LessOrEqual(t, time.Since(start), 450*ms, "when the sender looks next")
 		assert.ErrorIs(t, s.Err, io.ErrUnexpectedEOF)
-		assert.Equal(t, []int64{100, 5, 95, 1}, []int64{s.Due, s.Sent, s.Unsent, s.Unanswered()})
+		assert.Equal(t, []int64{100, 5, 95, 1}, []int64{s.Due, s.Sent, s.Unsent, s.unanswered()})
 		assert.ErrorContains(t, s.Fault(), "EOF; not answered: 1; not sent: 95")
 	})
 }

@@ -12,8 +12,7 @@ import (
 
 const (
 	// CheckPath is that of a check.
-	CheckPath  = "/v1/check"
-	SettlePath = "/v1/settle"
+	CheckPath = "/v1/check"
 	// BatchPath is that of a batch of checks.
 	BatchPath   = "/v1/check/batch"
 	metricsPath = "/metrics"

@@ -8,10 +8,12 @@ import (
 	"strings"
 )
 
+const settlePath = "/v1/settle"
+
 // A settling connection settles what each check has reserved before it makes the next one:
 // its answer is that to the settlement.
 type settling struct {
-	*Client
+	*httpConnection
 	head, tail string // of the settlement's request: up to the length of its body, and behind the receipt
 	request    []byte
 }
@@ -28,16 +30,16 @@ func Reserving(policy string, cost int64) Request {
 // in the settlement is either `,"cost":` with the cost, or nothing if it is as reserved.
 func DialSettling(ctx context.Context, addr string, r Request, cost string, n int) (Connections, error) {
 	all, err := Dial(ctx, addr, r, n)
-	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: ", SettlePath, addr)
+	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: ", settlePath, addr)
 	for i, c := range all {
-		all[i] = &settling{Client: c.(*Client), head: head, tail: `"` + cost + "}"}
+		all[i] = &settling{httpConnection: c.(*httpConnection), head: head, tail: `"` + cost + "}"}
 	}
 	return all, err
 }
 
 // Receive implements Connection.
 func (s *settling) Receive() (status int, body []byte, err error) {
-	if status, body, err = s.Client.Receive(); err != nil {
+	if status, body, err = s.httpConnection.Receive(); err != nil {
 		return status, body, err
 	}
 	_, rest, _ := bytes.Cut(body, []byte(`"receipt":"`))
@@ -51,5 +53,5 @@ func (s *settling) Receive() (status int, body []byte, err error) {
 	if _, err = s.conn.Write(s.request); err != nil {
 		return 0, nil, err
 	}
-	return s.Client.Receive()
+	return s.httpConnection.Receive()
 }

@@ -53,7 +53,7 @@ func (w Workload) Policy() string {
 	return fmt.Sprintf("%s-%d", algorithms.Plain(w.Algorithm.Title()), w.Limit)
 }
 
-// Check returns a check of the client with number n. All have the same length.
+// Check returns a check of the client with number n.
 func Check(policy string, n int64) Request {
 	return Request{Path: CheckPath, Body: fmt.Sprintf(`{"policy":%q,"client":%q}`, policy, ClientName(n))}
 }

@@ -111,7 +111,7 @@ func (c chapter) write(out *bytes.Buffer, dir string) error {
 func sideBySide(out *bytes.Buffer, chapters []chapter, algorithms []string) {
 	var columns []Column
 	for _, c := range chapters {
-		if of, ok := c.result.(Columner); ok {
+		if of, ok := c.result.(interface{ Columns() []Column }); ok {
 			columns = append(columns, of.Columns()...)
 		}
 	}

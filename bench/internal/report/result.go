@@ -24,15 +24,12 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// A Result is what a JSON file holds.
+// A Result is what a JSON file holds. It may have three methods more:
+//
+//	Broken() error        what it promised and didn't keep, if anything
+//	Pictures() []Picture  what is drawn of it; what wasn't measured is left out
+//	Columns() []Column    its part of the table of algorithms, of several results
 type Result interface{ Print(out io.Writer) }
-
-// A Pictured result can be drawn. What wasn't measured is left out.
-type Pictured interface{ Pictures() []Picture }
-
-// A Columner is a Result with columns for the table of algorithms, which is made
-// of several.
-type Columner interface{ Columns() []Column }
 
 // A Column is a figure of algorithms: Cell returns that of the one with a name, or ""
 // if there is none.
@@ -312,7 +309,7 @@ func drawAll(dir string, r Result) ([]Picture, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	pictured, ok := r.(Pictured)
+	pictured, ok := r.(interface{ Pictures() []Picture })
 	if !ok {
 		return nil, nil
 	}

@@ -228,7 +228,7 @@ func microseconds(d time.Duration) string {
 	return fmt.Sprintf("%.1f", float64(d)/float64(time.Microsecond))
 }
 
-// Columns implements report.Columner.
+// Columns are those of the table of algorithms.
 func (r *Cost) Columns() []report.Column {
 	column := func(title, means string, cell func(row costRow) string) report.Column {
 		return report.Column{Title: title, Means: means, Cell: func(name string) string {

@@ -269,7 +269,7 @@ says beforehand what it costs, off by a factor. What counts here are the tokens 
 `, tokenDemand, tokenLimit, answerTime, meanTokens, reserveName, chargeName, laterName)
 }
 
-// Columns implements report.Columner.
+// Columns are those of the table of algorithms.
 func (r *Report) Columns() []report.Column {
 	return []report.Column{
 		{Title: "fullest window", Means: fmt.Sprintf("the most that all traffic and attacks get into a window, in limits of %d", largeLimit), Cell: func(name string) string { return fmt.Sprintf("%.2f", r.fullest(name, largeLimit)) }},

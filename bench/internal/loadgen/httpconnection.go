@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// A Client is a Connection over HTTP. It reads just enough of the responses, so
+// An httpConnection is a Connection over HTTP. It reads just enough of the responses, so
 // that measuring costs little, and connects again when the server closes the
 // connection after a response.
-type Client struct {
+type httpConnection struct {
 	dial    func() (net.Conn, error)
 	r       *bufio.Reader
 	request []byte
@@ -35,46 +35,45 @@ type Request struct {
 
 // Dial opens n connections to addr that send r.
 func Dial(ctx context.Context, addr string, r Request, n int) (Connections, error) {
-	clients := make(Connections, 0, n)
+	all := make(Connections, 0, n)
 	for range n {
-		c, err := NewClient(func() (net.Conn, error) {
+		c, err := newHTTPConnection(func() (net.Conn, error) {
 			dialer := net.Dialer{Timeout: dialTimeout}
 			return dialer.DialContext(ctx, "tcp", addr)
 		}, addr, r)
 		if err != nil {
-			clients.Close()
+			all.Close()
 			return nil, err
 		}
-		clients = append(clients, c)
+		all = append(all, c)
 	}
-	return clients, nil
+	return all, nil
 }
 
 const dialTimeout = 10 * time.Second
 
-// NewClient returns a client that sends r on a connection, to addr, that dial
-// opens.
-func NewClient(dial func() (net.Conn, error), addr string, r Request) (*Client, error) {
+// newHTTPConnection returns one that sends r on what dial opens, to addr.
+func newHTTPConnection(dial func() (net.Conn, error), addr string, r Request) (*httpConnection, error) {
 	text := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		r.Path, addr, len(r.Body), r.Body)
 	conn, err := dial()
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{dial: dial, conn: conn, r: bufio.NewReader(conn), request: text, right: r.Right}
+	c := &httpConnection{dial: dial, conn: conn, r: bufio.NewReader(conn), request: text, right: r.Right}
 	for rest := text[len(text)-len(r.Body):]; ; {
-		name := bytes.Index(rest, []byte(ClientPrefix))
+		name := bytes.Index(rest, []byte(clientPrefix))
 		if name < 0 {
 			return c, nil
 		}
-		rest = rest[name+len(ClientPrefix):]
-		c.names = append(c.names, rest[:ClientDigits])
-		rest = rest[ClientDigits:]
+		rest = rest[name+len(clientPrefix):]
+		c.names = append(c.names, rest[:clientDigits])
+		rest = rest[clientDigits:]
 	}
 }
 
 // Send implements Connection.
-func (c *Client) Send(n int64) error {
+func (c *httpConnection) Send(n int64) error {
 	first := n * int64(len(c.names))
 	for i, digits := range c.names {
 		putDigits(digits, first+int64(i))
@@ -84,11 +83,11 @@ func (c *Client) Send(n int64) error {
 }
 
 // Right implements Connection.
-func (c *Client) Right(body []byte) bool { return c.right == nil || c.right(body) }
+func (c *httpConnection) Right(body []byte) bool { return c.right == nil || c.right(body) }
 
 // Receive implements Connection. If the server closes the connection after the
-// response, the client has another when Receive returns.
-func (c *Client) Receive() (status int, body []byte, err error) {
+// response, there is another when Receive returns.
+func (c *httpConnection) Receive() (status int, body []byte, err error) {
 	a, err := readResponse(c.r, &c.body)
 	if err == nil && a.last {
 		// The body may be in the buffer, which the next connection uses.
@@ -99,7 +98,7 @@ func (c *Client) Receive() (status int, body []byte, err error) {
 	return a.status, a.body, err
 }
 
-func (c *Client) reconnect() error {
+func (c *httpConnection) reconnect() error {
 	conn, err := c.dial()
 	if err != nil {
 		return fmt.Errorf("the server closes connections, and another can't be opened: %w", err)
@@ -114,34 +113,19 @@ func (c *Client) reconnect() error {
 }
 
 // Close implements Connection.
-func (c *Client) Close() { _ = c.conn.Close() }
+func (c *httpConnection) Close() { _ = c.conn.Close() }
 
 var past = time.Unix(1, 0)
 
 // Expire implements Connection.
-func (c *Client) Expire() { c.setDeadline(past) }
+func (c *httpConnection) Expire() { c.setDeadline(past) }
 
 // Renew implements Connection. A connection that is closed fails when it is used.
-func (c *Client) Renew() { c.setDeadline(time.Time{}) }
+func (c *httpConnection) Renew() { c.setDeadline(time.Time{}) }
 
-func (c *Client) setDeadline(deadline time.Time) {
+func (c *httpConnection) setDeadline(deadline time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deadline = deadline
 	_ = c.conn.SetDeadline(deadline)
 }
-
-// putDigits writes n with leading zeros.
-func putDigits(digits []byte, n int64) {
-	for i := len(digits) - 1; i >= 0; i-- {
-		digits[i] = byte('0' + n%10)
-		n /= 10
-	}
-}
-
-const (
-	ClientPrefix = "client-"
-	ClientDigits = 8
-)
-
-func ClientName(n int64) string { return fmt.Sprintf("%s%0*d", ClientPrefix, ClientDigits, n) }
