@@ -220,8 +220,8 @@ type StoreStats struct {
 	Evictions int64
 }
 
-// Stats returns the counts.
-func (m *MemcachedConn) Stats() (StoreStats, error) {
+// stats returns the counts.
+func (m *MemcachedConn) stats() (StoreStats, error) {
 	stats, err := m.numbers("stats")
 	if err != nil {
 		return StoreStats{}, err
@@ -261,15 +261,15 @@ func (m *MemcachedConn) numbers(command string) (map[string]float64, error) {
 
 // During returns what memcached did while f ran.
 func (m *MemcachedConn) During(f func() error) (StoreStats, error) {
-	before, err := m.Stats()
+	before, err := m.stats()
 	if err != nil {
 		return StoreStats{}, err
 	}
 	if err := f(); err != nil {
 		return StoreStats{}, err
 	}
-	after, err := m.Stats()
-	return after.Minus(before), err
+	after, err := m.stats()
+	return after.minus(before), err
 }
 
 // Plus returns the sum.
@@ -277,7 +277,7 @@ func (s StoreStats) Plus(o StoreStats) StoreStats {
 	return StoreStats{s.Writes + o.Writes, s.KeysRead + o.KeysRead, s.Evictions + o.Evictions}
 }
 
-// Minus returns the difference.
-func (s StoreStats) Minus(o StoreStats) StoreStats {
+// minus returns the difference.
+func (s StoreStats) minus(o StoreStats) StoreStats {
 	return StoreStats{s.Writes - o.Writes, s.KeysRead - o.KeysRead, s.Evictions - o.Evictions}
 }

@@ -39,7 +39,7 @@ func TestParseStats(t *testing.T) {
 func TestMemcachedCountsEachWrite(t *testing.T) {
 	t.Parallel()
 	m := started(t)
-	before, err := m.Stats()
+	before, err := m.stats()
 	require.NoError(t, err)
 	for _, command := range []struct{ line, answer string }{
 		{"add a 0 0 1\r\n1", "STORED"},
@@ -58,9 +58,9 @@ func TestMemcachedCountsEachWrite(t *testing.T) {
 	}
 	_, err = m.Do("gets a b c", "END")
 	require.NoError(t, err)
-	after, err := m.Stats()
+	after, err := m.stats()
 	require.NoError(t, err)
-	assert.Equal(t, StoreStats{Writes: 10, KeysRead: 3}, after.Minus(before))
+	assert.Equal(t, StoreStats{Writes: 10, KeysRead: 3}, after.minus(before))
 }
 
 func TestKeysPerGet(t *testing.T) {

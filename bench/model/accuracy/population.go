@@ -45,7 +45,7 @@ var likeFew = []float64{1.5, 1.24, 1.02, 0.85, 0.7}
 // average.
 var populationMix = []struct {
 	traffic.Pattern
-	Share int
+	share int
 }{
 	{traffic.Steady, 4}, {traffic.Poisson, 6}, {traffic.Bursty, 4}, {traffic.Daily, 3},
 	{traffic.FrontLoaded, 1}, {traffic.BackLoaded, 1}, {traffic.Boundary, 1},
@@ -188,8 +188,8 @@ func (c population) arrivals(client int) iter.Seq[time.Duration] {
 // mixed returns one of the patterns of populationMix.
 func mixed(random *rand.Rand) traffic.Pattern {
 	share, i := random.IntN(20), 0 // all shares are twenty
-	for ; share >= populationMix[i].Share; i++ {
-		share -= populationMix[i].Share
+	for ; share >= populationMix[i].share; i++ {
+		share -= populationMix[i].share
 	}
 	return populationMix[i].Pattern
 }

@@ -77,7 +77,7 @@ beyond that isn't known.
 	}
 	var mix []string
 	for _, m := range populationMix {
-		mix = append(mix, fmt.Sprintf("%d are %s", m.Share, m.Name))
+		mix = append(mix, fmt.Sprintf("%d are %s", m.share, m.Name))
 	}
 	return fmt.Sprintf(`Of each 20 clients %s; how much they ask for follows Zipf's law with exponent %g.
 Comparable with Cloudflare's: the number of requests and of clients, and the algorithm. Not comparable: the traffic. Wrong decisions come
