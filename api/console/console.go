@@ -1,6 +1,9 @@
 // Package console is the page for operators: who is denied, why, and what helps. It is
 // static, and needs nothing but weir's own API, which it asks with the token that an
 // operator gives it. It knows nothing of the rest of weir.
+//
+// console.js asks and changes, limits.js draws how limits stand, elements.js makes text
+// and elements.
 package console
 
 import (
@@ -11,7 +14,7 @@ import (
 	"strings"
 )
 
-//go:embed index.html console.js console.css
+//go:embed index.html *.js *.css
 var files embed.FS
 
 // Path is where the page is.
@@ -32,13 +35,11 @@ func Handler() http.Handler {
 		etag    string
 	}
 	byName := make(map[string]file)
-	for _, name := range []string{"index.html", "console.js", "console.css"} {
-		content, err := files.ReadFile(name)
-		if err != nil {
-			panic(err) // it is embedded
-		}
+	entries, _ := files.ReadDir(".") // what is embedded can be read
+	for _, e := range entries {
+		content, _ := files.ReadFile(e.Name())
 		sum := sha256.Sum256(content)
-		byName[name] = file{content, `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}
+		byName[e.Name()] = file{content, `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path+"/" == Path {

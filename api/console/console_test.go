@@ -28,7 +28,8 @@ func TestThePageIsServed(t *testing.T) {
 	t.Parallel()
 	for path, contentType := range map[string]string{
 		"/console/": "text/html; charset=utf-8", "/console/index.html": "text/html; charset=utf-8",
-		"/console/console.js": "text/javascript; charset=utf-8", "/console/console.css": "text/css; charset=utf-8",
+		"/console/console.js": "text/javascript; charset=utf-8", "/console/elements.js": "text/javascript; charset=utf-8",
+		"/console/limits.js": "text/javascript; charset=utf-8", "/console/console.css": "text/css; charset=utf-8",
 	} {
 		w := get(path)
 		require.Equal(t, http.StatusOK, w.Code, path)
@@ -51,7 +52,7 @@ func TestThePageIsSmallAndPlain(t *testing.T) {
 	t.Parallel()
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
-	for _, path := range []string{"/console/", "/console/console.js", "/console/console.css"} {
+	for _, path := range []string{"/console/", "/console/console.js", "/console/elements.js", "/console/limits.js", "/console/console.css"} {
 		body := get(path).Body.Bytes()
 		_, err := w.Write(body)
 		require.NoError(t, err)
