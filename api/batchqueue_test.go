@@ -229,7 +229,7 @@ func TestCallersWhoCutTheirConnections(t *testing.T) {
 	assert.Positive(t, cut.Load())
 	front.Close()
 	s.Await() // until all have ended, also those whose callers have left
-	s.requests.Unlock()
+	s.underWay.Unlock()
 	counted, before := 0, looks.Load()
 	s.batch(t, clientChecks("last", size)...)
 	assert.LessOrEqual(t, looks.Load()-before, int64(1), "nobody is inside, so it doesn't wait; one look may have been due")

@@ -39,10 +39,10 @@ const checkPath, settlePath = "/v1/check", "/v1/settle"
 // together answers single checks and settlements that came at the same moment, as ServeHTTP
 // would.
 func (s *Server) together(requests []*plain.Exchange) {
-	if !s.requests.TryRLock() {
+	if !s.underWay.TryRLock() {
 		panic(http.ErrAbortHandler)
 	}
-	defer s.requests.RUnlock()
+	defer s.underWay.RUnlock()
 	active := s.active.Load()
 	t := requestSets.Get().(*requestSet)
 	defer t.release()

@@ -43,6 +43,8 @@ func NewServer(cfg Config) *Server {
 	}
 	// Wrapped here, once: middleware wraps the handler anew in each request.
 	safe := middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.panicked})
+	// All paths, which openapi.yaml has too. What is in v1 needs a token, if there are any, and
+	// what is in operators one that may do more than make checks.
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/healthz", safe(s.healthz))
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/readyz", safe(s.readyz))
 	e.GET("/metrics", safe(s.metricsHandler()))
@@ -94,7 +96,7 @@ func NewServer(cfg Config) *Server {
 	for _, route := range e.Routes() {
 		paths = append(paths, route.Path)
 	}
-	s.routes = s.cfg.Metrics.Requests(paths)
+	s.requests = s.cfg.Metrics.Requests(paths)
 	return s
 }
 

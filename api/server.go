@@ -5,10 +5,10 @@
 // decides by them, and package telemetry counts what they decide.
 //
 // A check goes from its handler to what decides by its policy, to a limiter, to the
-// store. Start reading in check.go, follow it to decide/engine.go, and see routes.go
-// for the routes. problem.go has what errors are answered with, encode.go the bodies,
-// and decide/headers.go the headers that say how limits stand. README.md is the
-// reference for those who call the service.
+// store. Start reading in check.go, and follow it to decide/engine.go. routes.go makes
+// the server, with all paths that it answers. problem.go has what errors are answered
+// with, encode.go the bodies, and decide/headers.go the headers that say how limits
+// stand. README.md is the reference for those who call the service.
 package api
 
 import (
@@ -101,7 +101,7 @@ type Server struct {
 	echo *echo.Echo
 	// middleware wraps the handler of each request, the last outermost.
 	middleware []echo.MiddlewareFunc
-	routes     telemetry.Requests
+	requests   telemetry.Requests // counted by route
 	cfg        Config
 	tokens     atomic.Pointer[tokens]
 	receipts   atomic.Pointer[receipt.Key] // that follows from the tokens
@@ -111,7 +111,7 @@ type Server struct {
 	batches    *decide.Queue
 	draining   atomic.Bool
 	drained    chan struct{} // closed by Drain
-	requests   sync.RWMutex  // each request holds it for reading
+	underWay   sync.RWMutex  // each request holds it for reading
 	held       atomic.Int64  // number of answers that are being held
 	resets     lateResets
 	started    time.Time
@@ -219,13 +219,13 @@ func (s *Server) Draining() bool { return s.draining.Load() }
 
 // Await returns when no request is under way any more. One that comes later, on
 // a connection that is closed already, is dropped. It may be called once.
-func (s *Server) Await() { s.requests.Lock() }
+func (s *Server) Await() { s.underWay.Lock() }
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !s.requests.TryRLock() {
+	if !s.underWay.TryRLock() {
 		panic(http.ErrAbortHandler)
 	}
-	defer s.requests.RUnlock()
+	defer s.underWay.RUnlock()
 	c := s.begin(w, r)
 	s.echo.Router().Find(r.Method, echo.GetPath(r), c)
 	handler := c.Handler()
@@ -253,7 +253,7 @@ func (s *Server) end(c echo.Context, err error) {
 	if err != nil {
 		s.writeError(err, c)
 	}
-	s.routes.Count(c.Path(), c.Response().Status)
+	s.requests.Count(c.Path(), c.Response().Status)
 	s.echo.ReleaseContext(c)
 }
 

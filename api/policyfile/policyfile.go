@@ -2,7 +2,9 @@
 // them. What is wrong in a file is an error that names the line, the mistake and
 // what would be right.
 //
-// Start reading at Parse, and at algorithms, the table of all that can limit.
+// Start reading at Parse, and at algorithms, the table of all that can limit. A policy's
+// keys are in policyKeys, a limit's in limitKeys and in its algorithm, those of clients and
+// routes in exceptions.go. envoyfile.go reads the files of envoyproxy/ratelimit.
 package policyfile
 
 import (

@@ -2,8 +2,11 @@
 //
 // Where a metric is made: NewMetrics. Where it is counted: checks.go for checks,
 // envoyhits.go for Envoy's limits, store.go for operations on the store, httprequests.go
-// for HTTP requests, servers.go for what each server of the store says, and metrics.go
-// for the rest.
+// for HTTP requests, and metrics.go for the rest. Some aren't counted but asked for at each
+// scrape: servers.go makes those of the store's servers, metrics.go the others.
+//
+// Where else decisions are kept: history.go has those of the last minutes for the page for
+// operators, decisionlog.go writes each as a line.
 package telemetry
 
 import (
@@ -28,7 +31,7 @@ type Metrics struct {
 	// Of the store.
 	operations     operationCounts
 	operationTimes *prometheus.HistogramVec
-	latency        latency
+	storeLatency   storeLatency
 	// Of HTTP, and of the policies in force.
 	requests, reloads        *prometheus.CounterVec
 	held, loaded, lastReload prometheus.Gauge
@@ -161,12 +164,12 @@ func (m *Metrics) FilesRight(right bool) { m.lastReload.Set(one(right)) }
 
 // Sample ends a second of how long operations on the store took. It is to be called once a
 // second.
-func (m *Metrics) Sample() { m.latency.sample(m.operationTimes) }
+func (m *Metrics) Sample() { m.storeLatency.sample(m.operationTimes) }
 
 // StoreLatency returns how long 99 of 100 operations on the store took at most, in the last
 // half to whole minute or since the process began, as one of the bounds that their histogram has; 0 if there were none,
 // and a second if it was longer than all bounds.
-func (m *Metrics) StoreLatency() time.Duration { return m.latency.p99(m.operationTimes) }
+func (m *Metrics) StoreLatency() time.Duration { return m.storeLatency.p99(m.operationTimes) }
 
 // Files returns when the policies in force were loaded, and whether all files were right when
 // they were last read.

@@ -3,7 +3,8 @@
 // limit is admitted. Beside weir's limiters runs the compare-and-swap loop that one
 // writes first.
 //
-// Run is the command; Share is the command of each of its processes.
+// Run is the command, and shapes and farRuns have its rows; Share is the command of each
+// of its processes.
 package contention
 
 import (

@@ -3,6 +3,8 @@
 // Memcached and the process keep of a busy client; it runs the limiters in this
 // process, so nothing else is in the counts. memory.go measures what a weir takes
 // that meets more clients than it remembers.
+//
+// Run is the command. priced has the rows of cost.go, measureMemory those of memory.go.
 package footprint
 
 import (

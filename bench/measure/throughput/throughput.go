@@ -3,8 +3,8 @@
 // request and sends the same response. All other ways in (net/http, batches, the Go
 // client, gRPC) are measured beside single checks.
 //
-// Run is the command. workloads and ways have the rows, testbed.Pair what is compared,
-// and Report the figures.
+// Run is the command. The rows are in workloads.go and ways.go; testbed.Pair has what is
+// compared, and Report the figures.
 package throughput
 
 import (

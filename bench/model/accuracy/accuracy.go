@@ -6,7 +6,7 @@
 // Run is the command. measure.go decides and compares requests of a workload,
 // attack.go plays the attacks, settling.go settles costs that are known afterwards,
 // trace.go follows a client for the pictures, and population.go is what -scale
-// measures.
+// measures. The rows are all algorithms, on the kinds of traffic of workload.go.
 package accuracy
 
 import (

@@ -16,8 +16,8 @@ var durationBuckets = [...]float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e
 // before.
 const latencySeconds = 30
 
-// A latency has how long operations on the store took lately. The zero value has none.
-type latency struct {
+// A storeLatency has how long operations on the store took lately. The zero value has none.
+type storeLatency struct {
 	mu      sync.Mutex
 	samples int
 	// since and next are what the histogram had one to two times latencySeconds ago, and
@@ -26,7 +26,7 @@ type latency struct {
 }
 
 // sample ends a second.
-func (l *latency) sample(times *prometheus.HistogramVec) {
+func (l *storeLatency) sample(times *prometheus.HistogramVec) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.samples%latencySeconds == 0 {
@@ -36,7 +36,7 @@ func (l *latency) sample(times *prometheus.HistogramVec) {
 }
 
 // p99 returns what Metrics.StoreLatency does.
-func (l *latency) p99(times *prometheus.HistogramVec) time.Duration {
+func (l *storeLatency) p99(times *prometheus.HistogramVec) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := counts(times)
