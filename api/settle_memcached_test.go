@@ -510,6 +510,33 @@ func TestASettlementAfterAReloadWithAnotherWindow(t *testing.T) {
 	})
 }
 
+// A log has entries or none, as its limit is raised or lowered, and reads the same state. An
+// exact one can't find what was joined, and doesn't say that it has given that back.
+func TestASettlementAfterAReloadOfEntries(t *testing.T) {
+	t.Parallel()
+	all := eachAlgorithm()
+	for _, reload := range []struct {
+		before, after string
+		givenBack     int64
+	}{{"log", "counting", 50}, {"counting", "log", 0}} {
+		on, now := newMemcached(t), &clock{time: epoch.Add(time.Nanosecond)}
+		s := anInstance(on, now, newPolicy("llm", all[reload.before]))
+		receipt := s.reserveFor(t, "team-a", 60).Receipt
+		now.at(10 * time.Millisecond) // by which the entry before is closed
+		other := s.reserveFor(t, "team-a", 10).Receipt
+		after := all[reload.after]
+		s.SetPolicies(bindLimiters(s.store, s.cfg.Metrics, newPolicy("llm", after)))
+		settled := s.settleAt(t, receipt, 10)
+		require.Equal(t, http.StatusOK, settled.Code, settled.Body)
+		assert.Contains(t, settled.Body, fmt.Sprintf(`"refunded":%d,"charged":0`, reload.givenBack))
+		s.tells()
+		used := 70 - reload.givenBack
+		assert.Equal(t, used, usedOf(t, on, now, after, "team-a"), reload)
+		assert.Contains(t, s.settleAt(t, other, 15).Body, `"refunded":0,"charged":5`)
+		assert.Equal(t, used+5, usedOf(t, on, now, after, "team-a"), reload)
+	}
+}
+
 // After a restart of Memcached a settlement makes no count negative, be it settled by the
 // instance that has admitted the check or by one that knows nothing, and takes nothing away
 // that others have counted since.
