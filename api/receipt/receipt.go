@@ -132,7 +132,7 @@ func (k *Key) Open(text []byte) (r Receipt, err error) {
 	defer k.macs.Put(m)
 	data, err := encoding.AppendDecode(m.data[:0], encoded)
 	m.data = data
-	if err != nil || len(data) < macBytes {
+	if err != nil || len(data) < macBytes || encoding.EncodedLen(len(data)) != len(encoded) { // decoding passes over line ends
 		return r, ErrInvalid
 	}
 	data, code := data[:len(data)-macBytes], data[len(data)-macBytes:]

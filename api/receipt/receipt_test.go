@@ -56,7 +56,7 @@ func TestWhatWasChangedIsNoReceipt(t *testing.T) {
 	k := NewKey([]string{"a"})
 	b, _ := k.Append(nil, &example)
 	text := string(b)
-	wrong := []string{"", "w1.", "w2." + text[3:], text[3:], text + "A", text + "=", text[:len(text)-4], strings.ToLower(text), text + strings.Repeat("A", maxBytes)}
+	wrong := []string{"", "w1.", "w2." + text[3:], text[3:], text + "A", text + "=", text + "\n", text[:9] + "\r\n" + text[9:], text[:len(text)-4], strings.ToLower(text), text + strings.Repeat("A", maxBytes)}
 	for range 2000 { // one character is another
 		i := 3 + rand.IntN(len(text)-3)
 		if c := "ABCDabcd0123-_"[rand.IntN(14)]; c != text[i] {
