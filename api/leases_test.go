@@ -561,6 +561,25 @@ func TestAReceiptWithoutALeaseIsNotToBeRenewed(t *testing.T) {
 	assert.Zero(t, r.RenewWithin, r.Body)
 }
 
+// A check that costs nothing takes no place, so it isn't told to renew one.
+func TestACheckWithoutACostHasNoLease(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("llm", fixed("tokens", 100, time.Minute), places("in-flight", 3, time.Minute)))
+	r := s.check(t, `{"policy":"llm","client":"team-a","cost":0,"settle":true}`)
+	require.NotEmpty(t, r.Receipt)
+	assert.Zero(t, r.RenewWithin, r.Body)
+	requireProblem(t, s.renewAt(t, r.Receipt), http.StatusBadRequest, "has no lease")
+	assert.Contains(t, s.settleAt(t, r.Receipt, 7).Body, `"charged":7`)
+}
+
+// Who counts tokens and what is under way in one policy learns why a cost is above the places.
+func TestACostAboveThePlacesSaysWhatHelps(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("llm", fixed("tokens", 100, time.Minute), places("in-flight", 3, time.Minute)))
+	r := s.check(t, `{"policy":"llm","client":"team-a","cost":60,"settle":true}`)
+	requireProblem(t, r, http.StatusBadRequest, "cost 60 is above the limit \"in-flight\", which is 3, and can never be admitted; with counts: requests a check takes one place, whatever it costs")
+}
+
 // What was settled isn't renewed in shadow mode either, whether there is room or not.
 func TestWhatIsSettledIsNotRenewedInShadowMode(t *testing.T) {
 	t.Parallel()

@@ -222,7 +222,11 @@ func (d *Decider) newAnswer(q Check) (*Answer, error) {
 			cost = 1
 		}
 		if cost > capacity && capacity > 0 {
-			return nil, invalid("cost %d is above the %s %q, which is %d, and can never be admitted", cost, what, l.Name, capacity)
+			helps := ""
+			if l.Lease > 0 { // beside a limit of tokens, its places are hardly meant to be as many
+				helps = "; with counts: requests a check takes one place, whatever it costs"
+			}
+			return nil, invalid("cost %d is above the %s %q, which is %d, and can never be admitted%s", cost, what, l.Name, capacity, helps)
 		}
 		a.Limits = append(a.Limits, LimitCheck{Limit: l, Value: limit, Client: a.Client, Cost: cost, reserves: q.Settle})
 	}

@@ -42,10 +42,10 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 	err = errNoLease
 	var renewed []LimitCheck
 	for limit, l := range d.reservedIn(r) {
-		if limit.Lease == 0 {
+		c := reservedBy(limit, r.Client, r, l)
+		if limit.Lease == 0 || c.Cost == 0 {
 			continue
 		}
-		c := reservedBy(limit, r.Client, r, l)
 		q := c.request(now)
 		if q.Renews = l.Position; q.Renews == 0 { // admitted without the store
 			q.Renews = r.Issued.UnixNano()

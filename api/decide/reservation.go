@@ -75,7 +75,7 @@ func nameOf(l *policy.Limit) uint32 {
 // held; 0 if there are none.
 func (a *Answer) RenewWithin() (within time.Duration) {
 	for i := range a.Limits {
-		if l := &a.Limits[i]; l.Lease > 0 && l.Consumed() {
+		if l := &a.Limits[i]; l.Lease > 0 && l.Cost > 0 && l.Consumed() {
 			within = leastOf(within, max(relied(l.Lease)-a.Held, time.Millisecond))
 		}
 	}
