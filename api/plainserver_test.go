@@ -116,7 +116,7 @@ type webServer interface {
 type visit struct {
 	data  string
 	parts uint64 // 0 for all at once, otherwise the seed of where it is cut
-	slow  bool   // more than the time of a request passes between the parts
+	slow  bool   // more than the time of a request passes between the parts, or half of that
 	half  bool   // the client then closes its direction of the connection
 	token bool   // the service needs one
 }
@@ -176,7 +176,7 @@ func (v visit) pay(t *testing.T, by makeServer) (answer string, closed time.Dura
 			for _, part := range v.cut() {
 				_, _ = io.WriteString(client, part)
 				if time.Sleep(time.Millisecond); v.slow {
-					time.Sleep(11 * time.Second)
+					time.Sleep(11 * time.Second >> (v.parts >> 2 & 1))
 				}
 			}
 			if v.half {

@@ -24,7 +24,7 @@ type input struct {
 	err        error // of what came last: there is no more than what is in buf
 
 	begun    bool      // a request has
-	hurried  bool      // the read deadline is that of a request
+	until    time.Time // the read deadline, if it is that of a request; else zero
 	answered time.Time // when the last request was; zero before
 	since    time.Time // from when the read deadline between requests counts
 }
@@ -32,7 +32,7 @@ type input struct {
 func (in *input) fill() {
 	if in.begun {
 		in.hurry()
-	} else if !in.hurried && in.answered.Sub(in.since) >= slack {
+	} else if in.until.IsZero() && in.answered.Sub(in.since) >= slack {
 		in.since = in.answered
 		_ = in.conn.SetReadDeadline(in.answered.Add(in.idle))
 	}
@@ -55,19 +55,19 @@ func (in *input) fill() {
 
 // hurry bounds how long a request takes to arrive.
 func (in *input) hurry() {
-	if !in.hurried {
-		in.hurried = true
-		_ = in.conn.SetReadDeadline(time.Now().Add(in.timeout))
+	if in.until.IsZero() {
+		in.until = time.Now().Add(in.timeout)
+		_ = in.conn.SetReadDeadline(in.until)
 	}
 }
 
 // finish ends a request that is answered now. otherDeadline says that somebody else
 // has set the read deadline.
 func (in *input) finish(now time.Time, otherDeadline bool) {
-	if in.answered = now; in.hurried || otherDeadline {
+	if in.answered = now; !in.until.IsZero() || otherDeadline {
 		in.since = time.Time{}
 	}
-	in.begun, in.hurried = false, false
+	in.begun, in.until = false, time.Time{}
 }
 
 // A body is that of a request, as long as its head says.

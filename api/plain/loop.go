@@ -191,7 +191,7 @@ func (x *Exchange) Answer() {
 	c, w, l := x.conn, x.Writer.(*response), x.loop
 	x.Writer = nil
 	now := time.Now()
-	if c.in.hurried {
+	if !c.in.until.IsZero() {
 		_ = c.SetReadDeadline(time.Time{})
 	}
 	answer, last := w.render(c.dateAt(now), false, c.closing.Load())

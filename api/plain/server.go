@@ -256,7 +256,7 @@ func (o *others) Accept() (net.Conn, error) {
 	select {
 	case c := <-o.conns:
 		o.last = c
-		return &begunConn{Conn: c.Conn, rest: c.in.buf[c.in.start:c.in.end], err: c.in.err}, nil
+		return &begunConn{Conn: c.Conn, rest: c.in.buf[c.in.start:c.in.end], err: c.in.err, until: c.in.until}, nil
 	case <-o.closed:
 		return nil, net.ErrClosed
 	}
@@ -272,8 +272,9 @@ func (o *others) Addr() net.Addr { return &net.TCPAddr{} }
 // A begunConn is a connection of which something has been read already.
 type begunConn struct {
 	net.Conn
-	rest []byte // first
-	err  error  // then, unless it is nil
+	rest  []byte    // first
+	err   error     // then, unless it is nil
+	until time.Time // the read deadline of the request that has begun, unless it is zero
 }
 
 func (c *begunConn) Read(p []byte) (int, error) {
@@ -288,6 +289,16 @@ func (c *begunConn) Read(p []byte) (int, error) {
 		return 0, c.err
 	}
 	return c.Conn.Read(p)
+}
+
+// SetReadDeadline gives net/http no more time for a request than what is left of that.
+func (c *begunConn) SetReadDeadline(t time.Time) error {
+	if t.IsZero() { // as the request has been read
+		c.until = t
+	} else if !c.until.IsZero() && t.After(c.until) {
+		t = c.until
+	}
+	return c.Conn.SetReadDeadline(t)
 }
 
 // CloseWrite is for net/http, which so has a client that is refused while it sends read its answer
