@@ -158,6 +158,20 @@ func newAttempt() *attempt {
 // later reports whether there was nothing to read, or no room to write.
 func (a *attempt) later() bool { return a.errno == syscall.EAGAIN || a.errno == syscall.EINTR }
 
+// readCome reads what has come on c, and returns how much that is. p isn't empty.
+func readCome(c net.Conn, p []byte) int {
+	file, ok := c.(syscall.Conn)
+	if !ok {
+		return 0
+	}
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	n, _ := (&handle{raw: raw}).readNow(newAttempt(), p)
+	return max(0, n)
+}
+
 // readNow reads what has come, and reports whether nothing has. n isn't positive if nothing
 // ever will.
 func (h *handle) readNow(a *attempt, p []byte) (n int, later bool) {

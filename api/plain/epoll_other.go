@@ -21,6 +21,8 @@ type (
 func newEpoll() *epoll     { return nil }
 func newAttempt() *attempt { return nil }
 
+func readCome(net.Conn, []byte) int { return 0 }
+
 func (*epoll) close()                                  {}
 func (*epoll) add(*handle, net.Conn, any) bool         { return false }
 func (*epoll) wait(*arrivals) (all []arrival, ok bool) { return nil, false }

@@ -280,8 +280,13 @@ type begunConn struct {
 func (c *begunConn) Read(p []byte) (int, error) {
 	if len(c.rest) > 0 {
 		n := copy(p, c.rest)
-		if c.rest = c.rest[n:]; len(c.rest) == 0 {
-			c.rest = nil
+		if c.rest = c.rest[n:]; len(c.rest) > 0 {
+			return n, nil
+		}
+		if c.rest = nil; n < len(p) && c.err == nil {
+			// As much as net/http would have read at once: a client that it refuses is reset, and may
+			// lose the answer, if something isn't read.
+			n += readCome(c.Conn, p[n:])
 		}
 		return n, nil
 	}
