@@ -144,11 +144,17 @@ func (c *conn) answer() (another bool) {
 	}
 	c.giveBody()
 	c.http.Handler.ServeHTTP(w, r)
-	read := c.body.discard()
+	// As by net/http, an answer that is known to be the last is given before the rest of its request
+	// has come, which is read all the same, or the client would be reset.
+	ending := w.endsConnection() || c.closing.Load()
+	read := ending || c.body.discard()
 	now = time.Now()
 	answer, last := w.render(c.dateAt(now), !read, c.closing.Load())
 	_, err := c.Write(answer)
 	w.release()
+	if ending && err == nil {
+		c.body.discard()
+	}
 	c.in.finish(now, c.caller.end())
 	c.busy.Store(false)
 	c.tell(http.StateIdle)

@@ -373,3 +373,18 @@ func (w way) TestAnswersThatHaveNoBody(t *testing.T) {
 		}
 	}
 }
+
+// A client that is told that nothing follows needn't send what nobody reads to have its answer.
+func (w way) TestTheLastAnswerDoesNotWaitForABody(t *testing.T) {
+	t.Parallel()
+	s := w.newSite(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") })
+	for _, path := range []string{"/net", "/plain"} {
+		c := s.dial(t)
+		require.NoError(t, c.SetDeadline(time.Now().Add(5*time.Second)))
+		c.send(t, "POST "+path+" HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n")
+		_, last := c.answer(t)
+		assert.True(t, last, path)
+		c.send(t, "hello")
+		c.requireClosed(t)
+	}
+}

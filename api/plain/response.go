@@ -52,11 +52,14 @@ func (w *response) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// endsConnection reports whether the handler says that the answer is the last of its connection.
+func (w *response) endsConnection() bool { return slices.Contains(w.header["Connection"], "close") }
+
 // render returns the answer, as net/http writes it and valid until w is released, and
 // whether it is the last of its connection. It is so if the handler says it, if the
 // request is broken, and if the server is closing.
 func (w *response) render(date string, broken, closing bool) (answer []byte, last bool) {
-	said := slices.Contains(w.header["Connection"], "close")
+	said := w.endsConnection()
 	if closing {
 		delete(w.header, "Connection")
 	}
