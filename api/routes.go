@@ -44,7 +44,7 @@ func NewServer(cfg Config) *Server {
 	// Wrapped here, once: middleware wraps the handler anew in each request.
 	safe := middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.panicked})
 	// All paths, which openapi.yaml has too. What is in v1 needs a token, if there are any, and
-	// what is in operators one that may do more than make checks.
+	// what is in operators one that may do more than make checks. What is bare has no parameters.
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/healthz", safe(s.healthz))
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/readyz", safe(s.readyz))
 	e.GET("/metrics", safe(s.metricsHandler()))
@@ -59,6 +59,14 @@ func NewServer(cfg Config) *Server {
 			return h(c)
 		})
 	}
+	bareOperators := func(do func(c echo.Context, by change) error) echo.HandlerFunc {
+		return safe(s.operators(func(c echo.Context, by change) error {
+			if _, err := queryOf(c); err != nil {
+				return err
+			}
+			return do(c, by)
+		}))
+	}
 	v1 := e.Group("/v1")
 	v1.POST("/check", safe(s.check))
 	v1.POST("/check/batch", safe(s.checkBatch))
@@ -71,13 +79,13 @@ func NewServer(cfg Config) *Server {
 	v1.GET("/policies/:policy/top", safe(s.listTopClients))
 	for _, client := range []string{":client", "*"} { // who doesn't escape a slash means the client, too
 		v1.GET("/policies/:policy/clients/"+client, bare(s.peekClient))
-		v1.DELETE("/policies/:policy/clients/"+client, bare(s.operators(s.resetClient)))
+		v1.DELETE("/policies/:policy/clients/"+client, bareOperators(s.resetClient))
 	}
 	if cfg.Overrides != nil {
-		v1.GET("/policies/:policy/overrides", bare(s.operators(s.listOverrides)))
-		v1.GET("/policies/:policy/overrides/:key", bare(s.operators(s.showOverride)))
-		v1.PUT("/policies/:policy/overrides/:key", bare(s.operators(s.setOverride)))
-		v1.DELETE("/policies/:policy/overrides/:key", bare(s.operators(s.endOverride)))
+		v1.GET("/policies/:policy/overrides", bareOperators(s.listOverrides))
+		v1.GET("/policies/:policy/overrides/:key", bareOperators(s.showOverride))
+		v1.PUT("/policies/:policy/overrides/:key", bareOperators(s.setOverride))
+		v1.DELETE("/policies/:policy/overrides/:key", bareOperators(s.endOverride))
 		cfg.Overrides.Notify(s.setOverrides)
 	}
 	v1.GET("/policies/:policy/clients/:client/state", bare(s.showState))
