@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-//go:embed index.html *.js *.css
+//go:embed index.html console.js limits.js elements.js console.css
 var files embed.FS
 
 // Path is where the page is.
