@@ -316,8 +316,11 @@ func (w way) TestShutdownWaitsForAnswers(t *testing.T) {
 		begun <- struct{}{}
 		<-end
 	})
-	idle, busy, other := s.dial(t), s.dial(t), s.dial(t)
+	idle, busy, other, posting := s.dial(t), s.dial(t), s.dial(t), s.dial(t)
 	busy.send(t, get)
+	<-begun
+	require.NoError(t, posting.SetDeadline(time.Now().Add(5*time.Second)))
+	posting.send(t, "POST /plain HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n")
 	<-begun
 	other.send(t, strings.Replace(get, "/plain", "/other", 1))
 	<-begun
@@ -327,10 +330,13 @@ func (w way) TestShutdownWaitsForAnswers(t *testing.T) {
 	idle.requireClosed(t)
 	done := make(chan error, 1)
 	go func() { done <- s.Shutdown(t.Context()) }()
-	end <- struct{}{}
-	end <- struct{}{}
+	close(end)
 	_, last := busy.answer(t)
 	assert.True(t, last)
+	_, last = posting.answer(t)
+	assert.True(t, last, "before its body")
+	posting.send(t, "hello")
+	posting.requireClosed(t)
 	other.answer(t)
 	require.NoError(t, <-done)
 }
