@@ -402,18 +402,21 @@ func (p *program) load(content policyContent) (*loadedLimits, error) {
 
 // readPolicies reads the policy files; the limits that an xDS server has sent stay.
 func (p *program) readPolicies() (policyContent, error) {
-	c, err := readPolicyFiles(p.cfg)
+	c, err := readPolicyFiles(p.cfg, p.inForce.data)
 	if p.cfg.envoyXDS.server != "" {
 		c.envoy = p.inForce.envoy
 	}
 	return c, err
 }
 
-// checkPolicyFiles returns an error unless the policy file is a file, and Envoy's is one or a folder.
+// checkPolicyFiles returns an error unless the policy file is a file or inherited, and Envoy's is a
+// file or a folder.
 func checkPolicyFiles(cfg *config) error {
 	var all checker
-	err := policyfile.CheckFile(cfg.policyFile)
-	all.require(err == nil, "policy file: %w", err)
+	if !isInherited(cfg.policyFile) {
+		err := policyfile.CheckFile(cfg.policyFile)
+		all.require(err == nil, "policy file: %w", err)
+	}
 	if at, missing := os.Stat(cfg.envoyConfig); missing == nil && !at.IsDir() {
 		err := policyfile.CheckFile(cfg.envoyConfig)
 		all.require(err == nil, "-envoy-config: %w", err)
@@ -421,9 +424,20 @@ func checkPolicyFiles(cfg *config) error {
 	return errors.Join(all...)
 }
 
+// isInherited reports whether name is a pipe, or alike, that whoever started weir has opened for
+// it: it can be read once, and nobody waits for a writer.
+func isInherited(name string) bool {
+	at, err := os.Stat(name)
+	return err == nil && !at.Mode().IsRegular() && (name == "/dev/stdin" || strings.HasPrefix(name, "/dev/fd/"))
+}
+
 // readPolicyFiles reads the policy file and Envoy's. With an error, there is nothing but that.
-func readPolicyFiles(cfg *config) (c policyContent, err error) {
-	if c.data, err = policyfile.Read(cfg.policyFile); err == nil && cfg.envoyConfig != "" {
+// before is what was in the policy file, and still is if that can only be read once; nil at first.
+func readPolicyFiles(cfg *config, before []byte) (c policyContent, err error) {
+	if c.data = before; before == nil || !isInherited(cfg.policyFile) {
+		c.data, err = policyfile.Read(cfg.policyFile)
+	}
+	if err == nil && cfg.envoyConfig != "" {
 		if c.envoy, err = policyfile.ReadEnvoy(cfg.envoyConfig); err != nil {
 			err = fmt.Errorf("-envoy-config: %w", err)
 		}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"strings"
@@ -22,6 +24,21 @@ func (r *running) reloadWith(t *testing.T, file string, edit func(string) string
 	require.NoError(t, os.WriteFile(file, []byte(edit(string(text))), 0o600))
 	r.hangup <- syscall.SIGHUP
 	r.hangup <- syscall.SIGHUP // is taken when the first has been done
+}
+
+// A policy file that the shell has opened, as in -config <(...), is read once, and stays right.
+func TestAPolicyFileThatIsAPipe(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	_, err = w.WriteString("policies:\n  api: {limits: [{algorithm: fixed_window, limit: 3, window: 1m}]}\n")
+	require.NoError(t, errors.Join(err, w.Close()))
+	p := startProgram(t, "-config", fmt.Sprintf("/dev/fd/%d", r.Fd()))
+	p.hangup <- syscall.SIGHUP
+	p.hangup <- syscall.SIGHUP // is taken when the first has been done
+	assert.True(t, p.Check(t, "api", "alice", 3).Allowed)
+	assert.NotContains(t, p.log.String(), "the policies stay as they were")
 }
 
 // Who changes on_store_error does so in an outage: what is known stays known.

@@ -25,7 +25,7 @@ func validate(cfg *config, out io.Writer) error {
 			fmt.Fprintf(out, "  not so: %s\n", note)
 		}
 	}
-	content, err := readPolicyFiles(cfg)
+	content, err := readPolicyFiles(cfg, nil)
 	if err != nil {
 		return err
 	}
