@@ -147,9 +147,9 @@ func (c *conn) answer() (another bool) {
 	// As by net/http, an answer that is known to be the last is given before the rest of its request
 	// has come, which is read all the same, or the client would be reset.
 	ending := w.endsConnection() || c.closing.Load()
-	read := ending || c.body.discard()
+	broken := !ending && !c.body.discard()
 	now = time.Now()
-	answer, last := w.render(c.dateAt(now), !read, c.closing.Load())
+	answer, last := w.render(c.dateAt(now), broken, c.closing.Load())
 	_, err := c.Write(answer)
 	w.release()
 	if ending && err == nil {
