@@ -43,8 +43,9 @@ func NewServer(cfg Config) *Server {
 	}
 	// Wrapped here, once: middleware wraps the handler anew in each request.
 	safe := middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.panicked})
-	// All paths, which openapi.yaml has too. What is in v1 needs a token, if there are any, and
-	// what is in operators one that may do more than make checks. What is bare has no parameters.
+	// All paths but those of cfg.Handlers; openapi.yaml has them too. What is in v1 needs a token, if
+	// there are any, and what is in operators one that may do more than make checks. What is bare
+	// has no parameters.
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/healthz", safe(s.healthz))
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/readyz", safe(s.readyz))
 	e.GET("/metrics", safe(s.metricsHandler()))
