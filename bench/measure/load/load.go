@@ -2,7 +2,7 @@
 // due, at a constant rate, and latency counts from then. The server is a weir, of
 // the bench's own or another.
 //
-// Run is the command; loadgen's open loop is what sends and reads.
+// Run is the command, whose -policies are the rows; loadgen's open loop is what sends and reads.
 package load
 
 import (

@@ -8,6 +8,8 @@
 // service of Node's.
 //
 // The user brings the other programs. Without them weir runs alone.
+//
+// Run is the command. measureGRPC has its rows, and measureHTTP those over HTTP.
 package peers
 
 import (
