@@ -441,7 +441,7 @@ func isPort(address string) bool {
 	if _, err := strconv.Atoi(port); err == nil || errors.Is(err, strconv.ErrRange) {
 		return true
 	}
-	_, err := net.LookupPort("tcp", port)
+	_, err := net.LookupPort("ip", port) // of TCP or UDP
 	return err == nil
 }
 
