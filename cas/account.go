@@ -358,8 +358,11 @@ func (a *account[S]) ended(l *rules[S], f *flight[S], o ledger.Outcome) {
 			}
 		case o == ledger.Done:
 			d.outcome = o
-			if d.generation != f.generation && !l.leases { // it is refunded as if nothing had been in the bucket before it
-				d.generation, d.remaining, d.position = f.generation, counters.MaxLimit, 0
+			if d.generation != f.generation && !l.leases {
+				d.generation = f.generation
+				if l.drains() { // it is refunded as if nothing had been in the bucket before it
+					d.remaining, d.position = counters.MaxLimit, 0
+				}
 			}
 			if a.strike(d); refused {
 				over := d.giveBack(t.cost - d.cost)

@@ -305,11 +305,38 @@ func TestExactLogReadsACountingOne(t *testing.T) {
 		s, err := exact.algorithm.decode(counted.stored)
 		require.NoError(t, err)
 		exact.stored = exact.algorithm.encode(nil, s)
-		r.Limit, r.Now = 10, clock(t, "12:00:59.999")
-		assert.Zero(t, exact.peek(t, r).Remaining)
-		r.Now = clock(t, "12:01:00.001")
-		assert.Equal(t, int64(5), exact.peek(t, r).Remaining)
+		ask := func(shows string, cost int64) counters.Request {
+			return counters.Request{Cost: cost, Limit: 10, Now: clock(t, shows)}
+		}
+		exact.taken = counted.taken
+		exact.refund(t, counters.Request{Cost: 30_000, Limit: 30_005, Now: clock(t, "12:00:00")})
+		assert.Zero(t, exact.peek(t, ask("12:00:59.999", 1)).Remaining, "who knows how much of it is left out")
+		assert.Equal(t, int64(5), exact.peek(t, ask("12:01:00.001", 1)).Remaining)
 	})
+}
+
+// A cost that was joined with others in a counting log doesn't stand at its own time in the
+// exact one that this becomes: it is given back from the oldest that may have it.
+func TestAnExactLogGivesBackWhatWasJoined(t *testing.T) {
+	t.Parallel()
+	counted, exact := countingClient(t, time.Minute, MinLogEntries, false), logClient(t, time.Minute, false)
+	ask := func(shows string, cost int64) counters.Request {
+		return counters.Request{Cost: cost, Limit: 80, Now: clock(t, shows)}
+	}
+	for _, r := range []counters.Request{ask("12:00:00", 2), ask("12:00:05", 3), ask("12:00:10", 4)} {
+		require.True(t, counted.ask(t, r).Allowed)
+	}
+	s, err := exact.algorithm.decode(slices.Clone(counted.stored))
+	require.NoError(t, err)
+	exact.stored, exact.taken = exact.algorithm.encode(nil, s), counted.taken
+	exact.refund(t, ask("12:00:05", 3))
+	for shows, used := range map[string]int64{"12:00:10": 6, "12:00:59": 6, "12:01:06": 5, "12:01:09": 5, "12:01:11": 0} {
+		assert.Equal(t, 80-used, exact.peek(t, ask(shows, 1)).Remaining, shows)
+	}
+
+	require.True(t, exact.ask(t, ask("12:01:03", 1)).Allowed)
+	exact.refund(t, ask("12:00:00", 2))
+	assert.Equal(t, int64(80-6), exact.peek(t, ask("12:01:03", 1)).Remaining, "it has left the window")
 }
 
 // The store loses a log, and a process that knows less than another puts it

@@ -166,15 +166,18 @@ func (l log) peek(s logState, r counters.Request) counters.Decision {
 
 // refund takes back d, which step has admitted. In an exact log it does as far as d is still
 // where the decision said that it stands: what the store has lost, or other denials have
-// replaced, is no longer there, and what others were admitted stays. In a counting log the
-// cost is taken from the oldest entries that may have it or come before it: what stays may
-// leave later than it should, never sooner.
+// replaced, is no longer there, and what others were admitted stays. What a counting log has
+// admitted stands nowhere: the cost is taken from the oldest entries that may have it or come
+// before it, so that what stays may leave later than it should, never sooner. Of an exact log
+// that is as full as one can be, it may have been left out.
 func (l log) refund(s logState, d *debt) logState {
 	switch {
 	case s.generation != d.generation:
 		return s
-	case l.exact():
-		s = l.changed(s, cmp.Or(d.position, d.now), -d.cost)
+	case l.exact() && d.position != 0:
+		s = l.changed(s, d.position, -d.cost)
+	case l.exact() && s.sum == mostLogged:
+		return s
 	case !outside(d.now, s.time, l.window):
 		s = l.without(s, d.now, d.cost)
 	}

@@ -37,6 +37,12 @@ type rules[S any] struct {
 	leases bool // of which some may end at any moment: no denial is remembered
 }
 
+// drains reports whether the algorithm is a bucket's.
+func (l *rules[S]) drains() bool {
+	_, drains := any(l.algorithm).(bucket)
+	return drains
+}
+
 // heal returns a state as of now if it was written, or is to be, by a clock that was
 // further ahead of the request, and of this process, than clocks may be: until that time
 // comes nothing would drain. It reports by how much; 0 if it wasn't, and it may change s.
@@ -173,8 +179,7 @@ func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
 	holds := known.origin.left(latest) > 0
 	// What is there may be from before a reset, and in a bucket be remembered for longer than that.
 	before := holds && seen.origin.putBack != 0 && seen.origin.reset < known.origin.reset && present <= known.origin.reset
-	_, drains := any(l.algorithm).(bucket)
-	if !known.unexpired() || seen.origin.reset > known.origin.reset || seen.origin.until > known.origin.until && !(before && drains) {
+	if !known.unexpired() || seen.origin.reset > known.origin.reset || seen.origin.until > known.origin.until && !(before && l.drains()) {
 		return
 	}
 	if before || holds && known.origin.until > seen.origin.until {

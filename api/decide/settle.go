@@ -51,16 +51,10 @@ func settledLimit(limit *policy.Limit, client string, r *receipt.Receipt, l *rec
 		one.Refunded = one.Cost
 	case less < 0:
 		one.Charged = min(-less, limit.LargestLimit())
-	case !l.Alone && !joined(limit, l): // else nobody knows when the store was told, or of what
+	case !l.Alone: // else nobody knows when the store was told
 		one.Refunded = less
 	}
 	return one
-}
-
-// joined reports whether l was counted in a log with entries, and limit has none by now: an exact
-// log gives back what it has at a time, and the entry may stand at that of another check.
-func joined(limit *policy.Limit, l *receipt.Limit) bool {
-	return limit.Algorithm == "sliding_log" && limit.Entries == 0 && l.Position == 0
 }
 
 // A Settling is what a check that a receipt was given for has cost in the end.
