@@ -67,7 +67,9 @@ func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks 
 		one := limitCounters{denied: m.limitDenials.WithLabelValues(p.Name, l.Name)}
 		if l.Lease > 0 {
 			one.granted = m.leases.WithLabelValues(p.Name, l.Name, "granted")
-			m.leases.WithLabelValues(p.Name, l.Name, "released") // is 0 until one is
+			for _, outcome := range []string{"renewed", "released", "lost"} { // 0 until one is, so that a rate sees the first
+				m.leases.WithLabelValues(p.Name, l.Name, outcome)
+			}
 		}
 		c.limits = append(c.limits, one)
 	}
