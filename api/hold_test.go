@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,7 +26,7 @@ func newQueue(t *testing.T, more ...*policy.Policy) *service {
 func hour(t *testing.T, r result) {
 	t.Helper()
 	require.Equal(t, http.StatusOK, r.Code, "%s", r.Body)
-	assert.Greater(t, r.Wait, (time.Hour - maxHold/2).Seconds())
+	assert.GreaterOrEqual(t, r.Wait, time.Hour.Seconds())
 }
 
 func TestAnAnswerIsHeldUntilItsTurn(t *testing.T) {
@@ -77,7 +76,7 @@ func TestOnlyCheckIsHeld(t *testing.T) {
 			}
 			batch := s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[`+check+`]}`)
 			require.Len(t, batch.Results, 1)
-			assert.Greater(t, batch.Results[0].Wait, 3590.0)
+			assert.GreaterOrEqual(t, batch.Results[0].Wait, time.Hour.Seconds())
 			auth := "/v1/auth/" + policy
 			begin := time.Now()
 			for range 2 { // the second would have to wait
@@ -89,7 +88,7 @@ func TestOnlyCheckIsHeld(t *testing.T) {
 	})
 }
 
-// holdOne lets a caller be held, and returns its answer to come.
+// holdOne lets a caller be held, and returns its answer to come. It needs virtual time.
 func holdOne(t *testing.T, s *service, ctx context.Context) <-chan result {
 	t.Helper()
 	const check = `{"policy":"queue","client":"c"}`
@@ -98,49 +97,54 @@ func holdOne(t *testing.T, s *service, ctx context.Context) <-chan result {
 	go func() {
 		answers <- s.serve(t, newRequest(http.MethodPost, "/v1/check", check).WithContext(ctx))
 	}()
-	require.Eventually(t, func() bool { return s.held.Load() == 1 }, 10*time.Second, time.Millisecond)
+	synctest.Wait()
+	require.EqualValues(t, 1, s.held.Load())
 	return answers
 }
 
 func TestDrainingReleasesWhatIsHeld(t *testing.T) {
 	t.Parallel()
-	s := newQueue(t)
-	answers := holdOne(t, s, context.Background())
-	s.Drain()
-	released := <-answers
-	hour(t, released)
-	assert.Equal(t, "close", released.Header.Get("Connection"), "or the next request on it would be lost")
-	s.Drain()
-	r := s.check(t, `{"policy":"queue","client":"c"}`)
-	assert.Greater(t, r.Wait, 7190.0, "and nothing is held from then on")
-	assert.Zero(t, s.held.Load())
+	synctest.Test(t, func(t *testing.T) {
+		s := newQueue(t)
+		answers := holdOne(t, s, context.Background())
+		s.Drain()
+		released := <-answers
+		hour(t, released)
+		assert.Equal(t, "close", released.Header.Get("Connection"), "or the next request on it would be lost")
+		s.Drain()
+		r := s.check(t, `{"policy":"queue","client":"c"}`)
+		assert.Equal(t, 7200.0, r.Wait, "and nothing is held from then on")
+		assert.Zero(t, s.held.Load())
+	})
 }
 
 // A caller that leaves keeps its turn: the next one gets a later one.
 func TestACallerThatLeavesIsNotHeld(t *testing.T) {
 	t.Parallel()
-	s := newQueue(t)
-	ctx, leave := context.WithCancel(context.Background())
-	answers := holdOne(t, s, ctx)
-	require.Eventually(t, func() bool {
-		return strings.Contains(s.do(t, http.MethodGet, "/metrics", "").Body, "\nweir_held_requests 1\n")
-	}, time.Second, time.Millisecond)
-	leave()
-	<-answers
-	requireMetrics(t, s, "weir_held_requests 0")
-	assert.Zero(t, s.held.Load())
-	r := s.do(t, http.MethodGet, "/v1/policies/queue/clients/c", "")
-	assert.EqualValues(t, 48, r.Limits[0].Remaining)
-	assert.Greater(t, r.Wait, 7190.0)
+	synctest.Test(t, func(t *testing.T) {
+		s := newQueue(t)
+		ctx, leave := context.WithCancel(context.Background())
+		answers := holdOne(t, s, ctx)
+		requireMetrics(t, s, "weir_held_requests 1")
+		leave()
+		<-answers
+		requireMetrics(t, s, "weir_held_requests 0")
+		assert.Zero(t, s.held.Load())
+		r := s.do(t, http.MethodGet, "/v1/policies/queue/clients/c", "")
+		assert.EqualValues(t, 48, r.Limits[0].Remaining)
+		assert.Equal(t, 7200.0, r.Wait)
+	})
 }
 
 func TestNoMoreAreHeldThanTheCap(t *testing.T) {
 	t.Parallel()
-	s := newQueue(t)
-	s.admits(t, `{"policy":"queue","client":"c"}`)
-	s.held.Store(maxHeld)
-	hour(t, s.check(t, `{"policy":"queue","client":"c"}`))
-	assert.EqualValues(t, maxHeld, s.held.Load())
+	synctest.Test(t, func(t *testing.T) {
+		s := newQueue(t)
+		s.admits(t, `{"policy":"queue","client":"c"}`)
+		s.held.Store(maxHeld)
+		hour(t, s.check(t, `{"policy":"queue","client":"c"}`))
+		assert.EqualValues(t, maxHeld, s.held.Load())
+	})
 }
 
 // An answer that is held still has time to be written.
