@@ -409,39 +409,6 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// A restarted server numbers its values from 1 again. A value that was read
-// before is not replaced by what was made of it, even if its version has come
-// back.
-func TestVersionsDoNotSurviveARestart(t *testing.T) {
-	t.Parallel()
-	server := memcachedtest.Start(t)
-	before, after := open(t, memcached.Config{Servers: []string{server.Addr}}), open(t, memcached.Config{Servers: []string{server.Addr}})
-	ctx := within(t, time.Minute)
-	old, swapped, err := before.Swap(ctx, "state", counters.State{}, []byte("of before"), time.Minute)
-	require.NoError(t, err)
-	require.True(t, swapped)
-	server.Kill()
-	server.Restart()
-
-	var now counters.State
-	require.Eventually(t, func() bool {
-		now, swapped, err = after.Swap(ctx, "state", counters.State{}, []byte("of after"), time.Minute)
-		return err == nil && swapped
-	}, time.Minute, time.Millisecond)
-	require.Equal(t, old.Version, now.Version, "otherwise this shows nothing")
-
-	// The first exchange may still find the lost connection.
-	require.Eventually(t, func() bool {
-		now, swapped, err = before.Swap(ctx, "state", old, []byte("from of before"), time.Minute)
-		return err == nil
-	}, time.Minute, time.Millisecond)
-	assert.False(t, swapped)
-	assert.Equal(t, "of after", string(now.Value))
-	_, swapped, err = before.Swap(ctx, "state", now, []byte("from of after"), time.Minute)
-	require.NoError(t, err)
-	assert.True(t, swapped)
-}
-
 // What has surely not been done may be tried again.
 func TestErrorsTellWhatWasNotSent(t *testing.T) {
 	t.Parallel()
