@@ -14,7 +14,7 @@ import (
 )
 
 // Whatever is asked of it, one after the other, the store inside the process answers as Memcached does.
-func TestTheStoreInsideTheProcessAnswersAlike(t *testing.T) {
+func TestTheMemoryStoreAnswersAsMemcached(t *testing.T) {
 	racetest.Sequential(t)
 	t.Parallel()
 	type store interface {
