@@ -12,7 +12,7 @@ import (
 const (
 	// maxKeyPrefixBytes keeps every key within Memcached's 250 bytes: names of
 	// 63 bytes, a width of 11 digits, a client of maxPlainClient bytes and a
-	// bucket of 14 digits leave 30.
+	// slot of 14 digits leave 30.
 	maxKeyPrefixBytes = 30
 
 	// MaxNameBytes is the longest name that CheckName accepts.
@@ -40,10 +40,10 @@ func CheckKeyPrefix(prefix string) error {
 // A Namespace is the constant beginning of all keys of one limit, such as
 // "weir:api/per-minute:60000:". A counter's key is
 //
-//	<prefix>:<policy>/<limit>:<slot width in ms>:<client>_<bucket>
+//	<prefix>:<policy>/<limit>:<slot width in ms>:<client>_<slot>
 //
-// where the bucket is the slot's number since 1970. It expires when the slot has left
-// every window. The state of a bucket or a log is one item,
+// where the slot is its number since 1970. It expires when the slot has left
+// every window. The state of a token or leaky bucket, or of a log, is one item,
 //
 //	<prefix>:<policy>/<limit>:<algorithm>:<client>
 //
@@ -64,7 +64,7 @@ func StateNamespace(prefix, policy, limit, algorithm string) Namespace {
 }
 
 // Client returns the beginning of the keys of one client's counters: the key of
-// a counter is this and its bucket, the number of its slot.
+// a counter is this and the number of its slot.
 func (n Namespace) Client(client string) string {
 	var b [128]byte
 	return string(append(n.AppendStateKey(b[:0], client), '_'))
@@ -91,17 +91,17 @@ func (n Namespace) AppendStateKey(b []byte, client string) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(b, '~'), sum[:hashedClientBytes])
 }
 
-// CounterKey returns the key of the counter of a bucket, given what
+// CounterKey returns the key of the counter of the slot with that number, given what
 // Namespace.Client returned. The last "_" of a key always ends the client, so
 // that client "a_1" never meets client "a".
-func CounterKey(beginning string, bucket int64) string {
+func CounterKey(beginning string, slot int64) string {
 	var b [128]byte
-	return string(AppendCounterKey(b[:0], beginning, bucket))
+	return string(AppendCounterKey(b[:0], beginning, slot))
 }
 
 // AppendCounterKey appends to b what CounterKey returns.
-func AppendCounterKey(b []byte, beginning string, bucket int64) []byte {
-	return strconv.AppendInt(append(b, beginning...), bucket, 10)
+func AppendCounterKey(b []byte, beginning string, slot int64) []byte {
+	return strconv.AppendInt(append(b, beginning...), slot, 10)
 }
 
 // GenerationKey returns the key of the counter that each reset of a client raises, as
@@ -129,7 +129,7 @@ func ClientPart(key string) string {
 		return key
 	}
 	if width == "" || width[0] < '0' || width[0] > '9' {
-		return rest // a state has no bucket
+		return rest // a state has no slot
 	}
 	end := strings.LastIndexByte(rest, '_')
 	if end < 0 {

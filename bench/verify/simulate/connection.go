@@ -82,10 +82,10 @@ type operation struct {
 	looked  *operation // the read of the generation before it subtracted
 	applied time.Time  // its first step
 
-	planned int       // how many of its steps are to be applied
-	finish  time.Time // when the last of them is
-	broken  bool      // nobody will hear of it any more
-	late    *late     // how its caller hears of it who has given up; nil if that is never
+	planned int         // how many of its steps are to be applied
+	finish  time.Time   // when the last of them is
+	broken  bool        // nobody will hear of it any more
+	late    *lateAnswer // how its caller hears of it who has given up; nil if that is never
 
 	answered bool // or given up; known to the scheduler alone
 	ended    time.Time
@@ -98,9 +98,9 @@ type step func(s *server, now time.Time)
 
 const noCall = -1
 
-// A late is the answer to an addition or a swap whose caller has given up at its
+// A lateAnswer is the answer to an addition or a swap whose caller has given up at its
 // deadline.
-type late struct {
+type lateAnswer struct {
 	counters.Unanswered
 	told    time.Time // zero until then; known to the scheduler alone
 	outcome error     // that is told

@@ -44,17 +44,17 @@ func (w *world) judgeCounters(checks map[*process]*call) {
 		if c.kind != take {
 			continue
 		}
-		bucket := w.slotAt(c.request.Now)
-		t := cmp.Or(tallies[bucket], new(tally))
-		tallies[bucket] = t
+		slot := w.slotAt(c.request.Now)
+		t := cmp.Or(tallies[slot], new(tally))
+		tallies[slot] = t
 		t.lost = t.lost || !c.began.After(since) || c.failed != nil && w.beforeReset(c)
-		surely, perhaps := w.counts(c, checks[c.process], bucket)
+		surely, perhaps := w.counts(c, checks[c.process], slot)
 		t.least += surely
 		t.most += perhaps
 	}
-	for bucket, t := range tallies {
-		i, ok := w.server.live(w.counterOf(bucket), time.Now())
-		gone := bucket < w.oldest() // from all windows
+	for slot, t := range tallies {
+		i, ok := w.server.live(w.counterOf(slot), time.Now())
+		gone := slot < w.oldest() // from all windows
 		// What is told, or given back, late isn't given back any more.
 		if t.lost || gone && (!ok || w.faults.late || w.faults.refunds) {
 			continue
@@ -63,7 +63,7 @@ func (w *world) judgeCounters(checks map[*process]*call) {
 			t.least = 0
 		}
 		if i.count < t.least && !gone || i.count > t.most {
-			w.violate("debts", "the counter of slot %d is %d, but from %d to %d are admitted", bucket, i.count, t.least, t.most)
+			w.violate("debts", "the counter of slot %d is %d, but from %d to %d are admitted", slot, i.count, t.least, t.most)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func (w *world) lastLoss() (at time.Time) {
 
 // counts returns how much of c is surely counted in its slot, and how much
 // perhaps, after the check of its process.
-func (w *world) counts(c, check *call, bucket int64) (surely, perhaps int64) {
+func (w *world) counts(c, check *call, slot int64) (surely, perhaps int64) {
 	cost := c.request.Cost
 	perhaps = cost
 	result := counted
@@ -107,11 +107,11 @@ func (w *world) counts(c, check *call, bucket int64) (surely, perhaps int64) {
 		return 0, cost
 	default:
 		result, _ = w.outcome(c, false)
-		alive := check.life == c.life && bucket >= w.slotAt(check.request.Now)-int64(w.algorithm.Slots)
+		alive := check.life == c.life && slot >= w.slotAt(check.request.Now)-int64(w.algorithm.Slots)
 		if result == owed && !alive {
 			result = unknown
 		}
-		if result == unknown && w.late() || w.repaidLate(c) || w.unclear() > 0 && errors.Is(c.failed, context.DeadlineExceeded) {
+		if result == unknown && w.appliedUnheard() || w.repaidLate(c) || w.unclear() > 0 && errors.Is(c.failed, context.DeadlineExceeded) {
 			perhaps += cost // by the leader that it left, too, who couldn't refund it
 		}
 	}
@@ -121,9 +121,9 @@ func (w *world) counts(c, check *call, bucket int64) (surely, perhaps int64) {
 	return cost, perhaps
 }
 
-// late reports whether operations were applied when their callers had left, who
+// appliedUnheard reports whether operations were applied when their callers had left, who
 // were told nothing. What they counted may have been counted again.
-func (w *world) late() bool {
+func (w *world) appliedUnheard() bool {
 	return slices.ContainsFunc(w.writes, func(o *operation) bool { return o.answered && !o.applied.Before(o.ended) && o.fate() == unknown })
 }
 
@@ -267,12 +267,12 @@ func (w *world) judgeCounts() {
 		w.run()
 	}
 	w.awaitDebts()
-	for bucket, n := range want {
-		if (w.faults.late || w.faults.refunds) && bucket < w.oldest() { // nobody looks at it any more, nor gives back of it
+	for slot, n := range want {
+		if (w.faults.late || w.faults.refunds) && slot < w.oldest() { // nobody looks at it any more, nor gives back of it
 			continue
 		}
-		if i, ok := w.server.live(w.counterOf(bucket), time.Now()); ok && i.count != n {
-			w.violate("counts", "the counter of slot %d is %d, but %d are admitted", bucket, i.count, n)
+		if i, ok := w.server.live(w.counterOf(slot), time.Now()); ok && i.count != n {
+			w.violate("counts", "the counter of slot %d is %d, but %d are admitted", slot, i.count, n)
 		}
 	}
 }

@@ -26,7 +26,7 @@ const (
 // order in which operations were sent, or in any. What hasn't been applied yet is
 // perhaps dropped.
 func (w *world) postpone(o *operation) error {
-	l, r := new(late), w.lateness
+	l, r := new(lateAnswer), w.lateness
 	l.Err, o.late = counters.ErrTimeout, l
 	if o.applied.IsZero() && r.IntN(3) == 0 {
 		o.planned = 0
