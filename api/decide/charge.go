@@ -72,7 +72,7 @@ type lateCharge struct {
 	cost   int64
 }
 
-func (c *lateCharge) late() { c.charge(c.limits, c.cost, c.Now()) }
+func (c *lateCharge) claimedLate() { c.charge(c.limits, c.cost, c.Now()) }
 
 // charge consumes a cost in those of limits that count costs.
 func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {

@@ -29,9 +29,9 @@ type claim struct {
 	by  claimant
 }
 
-// A claimant does what it has claimed late, if its claim turns out to be the first after an
-// error.
-type claimant interface{ late() }
+// A claimant is told if its claim turns out to be the first when its caller has been told of an
+// error, and does then what it has claimed.
+type claimant interface{ claimedLate() }
 
 // claim reports whether nobody has claimed q before. The error is an Unclaimed.
 func (c *Claims) claim(ctx context.Context, q claim) (first bool, err error) {
@@ -97,7 +97,7 @@ func (c *Claims) outcome(q *claim, id []byte, now counters.State, first bool, er
 	known := func(err error) {
 		switch {
 		case err == nil:
-			c.Late.Go(q.by.late)
+			c.Late.Go(q.by.claimedLate)
 		case !errors.Is(err, counters.ErrNotSent) && !errors.Is(err, counters.ErrRefused):
 			c.Late.Go(func() { c.askAgain(q, id) })
 		}
@@ -114,7 +114,7 @@ func (c *Claims) outcome(q *claim, id []byte, now counters.State, first bool, er
 // whoever claims it from now on is told that it was done.
 func (c *Claims) askAgain(q *claim, id []byte) {
 	if now, err := c.Store.Load(context.Background(), q.key); err == nil && bytes.Equal(now.Value, id) {
-		q.by.late()
+		q.by.claimedLate()
 	}
 }
 

@@ -63,7 +63,7 @@ func (s cutStore) Swap(ctx context.Context, key string, old counters.State, valu
 // doneLate counts how often what was claimed is done late.
 type doneLate struct{ times int }
 
-func (d *doneLate) late() { d.times++ }
+func (d *doneLate) claimedLate() { d.times++ }
 
 // Whoever claims again what was claimed when a connection was cut is told that it was done, so
 // it is.

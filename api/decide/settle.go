@@ -310,9 +310,9 @@ func (s *settlement) changed() {
 	})
 }
 
-// late makes the changes of a settlement that turns out to be the first of its receipt when
+// claimedLate makes the changes of a settlement that turns out to be the first of its receipt when
 // its caller has been told of an error.
-func (s *settlement) late() {
+func (s *settlement) claimedLate() {
 	again := &settlement{Settlement: s.Settlement, by: s.by, limits: s.limits}
 	again.settlements = newSettlements(&s.by.Config, 0, func(int, *Settlement, error) {})
 	again.open.Add(1)
