@@ -79,8 +79,9 @@ func StartSocket(t testing.TB, args ...string) *Server {
 	return m
 }
 
-// PublicDir returns a new directory that everybody may use, as memcached needs
-// it when it has given up root, with a path short enough for a socket.
+// PublicDir returns a new directory that everybody may use, as memcached and
+// proxies need it when they have given up root, with a path short enough for a
+// socket. It is there until the test ends.
 func PublicDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "weir")

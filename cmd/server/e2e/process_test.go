@@ -677,7 +677,7 @@ func TestMemcachedRestarts(t *testing.T) {
 
 func TestMemcachedWithUserAndTLS(t *testing.T) {
 	t.Parallel()
-	dir := servertest.PublicDir(t)
+	dir := memcachedtest.PublicDir(t)
 	user, wrong := filepath.Join(dir, "user"), filepath.Join(dir, "wrong")
 	require.NoError(t, os.WriteFile(user, []byte("weir:secret\n"), 0o644))
 	require.NoError(t, os.WriteFile(wrong, []byte("weir:guess\n"), 0o644))

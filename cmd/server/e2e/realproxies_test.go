@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/cmd/server/servertest"
+	"weir/counters/memcachedtest"
 )
 
 // An edit replaces a text that has to be there.
@@ -111,7 +112,7 @@ func startListening(t *testing.T, dir, port, name string, args ...string) (addre
 }
 
 func startNginx(t *testing.T, weirs []string, app string, edits ...edit) string {
-	dir, port := servertest.PublicDir(t), freePort(t)
+	dir, port := memcachedtest.PublicDir(t), freePort(t)
 	edited(t, dir, "nginx.conf", append(addresses(weirs, app, edits), edit{"*:8000", "*:" + port})...)
 	main := `daemon off;
 pid nginx.pid;
@@ -131,7 +132,7 @@ http {
 }
 
 func startCaddy(t *testing.T, weirs []string, app string, edits ...edit) string {
-	dir, port := servertest.PublicDir(t), freePort(t)
+	dir, port := memcachedtest.PublicDir(t), freePort(t)
 	file := edited(t, dir, "Caddyfile", append(addresses(weirs, app, edits), edit{":8000", ":" + port})...)
 	// Its admin endpoint would be at the same port in each test.
 	require.NoError(t, prepend(file, "{\n\tadmin off\n}\n"))
@@ -147,7 +148,7 @@ func prepend(file, text string) error {
 }
 
 func startHAProxy(t *testing.T, weirs []string, app string, edits ...edit) string {
-	dir, port := servertest.PublicDir(t), freePort(t)
+	dir, port := memcachedtest.PublicDir(t), freePort(t)
 	socket := edit{"abns@weir", "abns@weir-" + port} // others run at the same time
 	edited(t, dir, "haproxy.lua", socket)
 	file := edited(t, dir, "haproxy.cfg", append(addresses(weirs, app, edits),

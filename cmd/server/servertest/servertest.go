@@ -239,7 +239,7 @@ type Authority struct {
 // NewAuthority returns an authority whose files are there until the test ends.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
-	a := &Authority{Dir: PublicDir(t)}
+	a := &Authority{Dir: memcachedtest.PublicDir(t)}
 	a.cert, a.key, a.File, _ = a.make(t, &x509.Certificate{
 		Subject:               pkix.Name{CommonName: "authority"},
 		IsCA:                  true,
@@ -296,16 +296,6 @@ func (a *Authority) write(t testing.TB, name, kind string, der []byte) string {
 	file := filepath.Join(a.Dir, name)
 	require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o644))
 	return file
-}
-
-// PublicDir is t.TempDir, readable by other users.
-func PublicDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "weir")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	require.NoError(t, os.Chmod(dir, 0o755))
-	return dir
 }
 
 // A Tap is a proxy in front of Memcached that records what is sent to it. Make one
