@@ -52,7 +52,7 @@ func TestReleasedPlacesLeaveAnEmptyItem(t *testing.T) {
 	require.Eventually(t, func() bool {
 		server.Do("lru_crawler crawl all", "OK", "BUSY")
 		return server.Stat("curr_items") == 0
-	}, 30*time.Second, 100*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond)
 }
 
 // Memcached loses everything again and again while many take places and release them. Not
@@ -344,7 +344,7 @@ func TestAPlaceIsGivenBackBeforeTheStoreWasToldOfIt(t *testing.T) {
 			admits.store.failWith(nil)
 			admits.tells()
 			for _, by := range []*service{admits, settles} {
-				assert.Eventually(t, func() bool { return by.remains(t) == 3 }, 10*time.Second, 10*time.Millisecond)
+				assert.Eventually(t, func() bool { return by.remains(t) == 3 }, time.Minute, 10*time.Millisecond)
 			}
 		})
 	}

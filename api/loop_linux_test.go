@@ -212,7 +212,7 @@ func TestSettlementsTogether(t *testing.T) {
 					assert.EqualValues(t, 1000-2*each, l.Remaining, "%s has by %s what it didn't use back", client(i), l.Name)
 				}
 			}
-		}, 20*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 	}
 }
 

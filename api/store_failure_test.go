@@ -171,11 +171,11 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 	answers := func() bool {
 		return !s.admits(t, `{"policy":"allow","client":"alice"}`).Degraded
 	}
-	require.Eventually(t, answers, 10*time.Second, time.Millisecond)
+	require.Eventually(t, answers, time.Minute, time.Millisecond)
 	require.Equal(t, http.StatusOK, s.do(t, http.MethodGet, "/readyz", "").Code)
 
 	server.Pause()
-	require.Eventually(t, func() bool { return !answers() }, 10*time.Second, time.Millisecond, "a signal takes a moment")
+	require.Eventually(t, func() bool { return !answers() }, time.Minute, time.Millisecond, "a signal takes a moment")
 
 	// Each of these returns although the server stays silent.
 	timeouts := func(operation string) (n int) {
@@ -193,13 +193,13 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 	require.Eventually(t, func() bool {
 		r = s.do(t, http.MethodGet, "/readyz", "")
 		return r.Code == http.StatusServiceUnavailable
-	}, 10*time.Second, time.Millisecond, "what it says is a second old at most")
+	}, time.Minute, time.Millisecond, "what it says is a second old at most")
 	assert.Contains(t, r.Body, `{"server":"`+server.Addr+`","up":false,"error":"the store is not available: `)
 	assert.Equal(t, before+1, timeouts("add"), "of the first; who asks next, and a reset, look first")
 	assert.Zero(t, timeouts("delete"))
 
 	server.Resume()
-	require.Eventually(t, answers, 10*time.Second, time.Millisecond)
+	require.Eventually(t, answers, time.Minute, time.Millisecond)
 	assert.Equal(t, http.StatusOK, s.do(t, http.MethodGet, "/readyz", "").Code)
 }
 
@@ -263,7 +263,7 @@ func TestStoreErrorUnderLocalLimitsAlone(t *testing.T) {
 	other.clock.at(10 * time.Second)
 	assert.Eventually(t, func() bool {
 		return other.denies(t, `{"policy":"api","client":"alice"}`).Limits[1].Remaining == 6
-	}, 10*time.Second, time.Millisecond, "in the limit that wasn't asked, too")
+	}, time.Minute, time.Millisecond, "in the limit that wasn't asked, too")
 }
 
 // Of each check that the store couldn't decide, whatever its answer, the server

@@ -139,7 +139,7 @@ func TestASettlementByTheTextOfAReceiptIsDoneLater(t *testing.T) {
 	asked := 0
 	require.Eventually(t, func() bool { asked += len(w.asked()); return asked >= 2 }, patience, 10*time.Millisecond)
 	w.answers(nil)
-	assert.Eventually(t, func() bool { return left(t, c, "llm") == 90 }, 10*time.Second, 10*time.Millisecond)
+	assert.Eventually(t, func() bool { return left(t, c, "llm") == 90 }, time.Minute, 10*time.Millisecond)
 }
 
 // A proxy that is too busy, or hasn't got all in time, says nothing about the receipt.

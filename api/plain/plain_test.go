@@ -202,9 +202,9 @@ func (w way) TestAConnectionIsHandedOverWithWhatHasCome(t *testing.T) {
 	body, _ = c.answer(t)
 	assert.Contains(t, body, "net GET /plain")
 	require.NoError(t, c.Close())
-	require.Eventually(t, func() bool { return s.told(http.StateClosed) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.told(http.StateClosed) == 1 }, time.Minute, time.Millisecond)
 	assert.EqualValues(t, 2, s.told(http.StateNew))
-	require.Eventually(t, func() bool { return s.told(http.StateHijacked) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.told(http.StateHijacked) == 1 }, time.Minute, time.Millisecond)
 }
 
 // Heads that differ a little from the one before are read anew where they do.
@@ -262,7 +262,7 @@ func (w way) TestAPanicEndsItsConnectionOnly(t *testing.T) {
 		c.send(t, strings.Replace(get, "/plain", path, 1))
 		c.requireClosed(t)
 	}
-	require.Eventually(t, func() bool { return s.told(http.StateClosed) == 2 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.told(http.StateClosed) == 2 }, time.Minute, time.Millisecond)
 	assert.Equal(t, 1, strings.Count(s.log.String(), "panic serving 127.0.0.1:"))
 	assert.Contains(t, s.log.String(), "a bug")
 }

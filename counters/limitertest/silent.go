@@ -77,7 +77,7 @@ func silentInABatch(t *testing.T, now time.Time, part float64, refuse bool, open
 		}
 	}
 	cut.Mend()
-	require.Eventually(t, func() bool { l.Flush(); return l.Owing() == 0 }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { l.Flush(); return l.Owing() == 0 }, time.Minute, 10*time.Millisecond)
 	if failed <= 100 || failed > clients-50 {
 		return false
 	}

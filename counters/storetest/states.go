@@ -145,7 +145,7 @@ func testPut(t *testing.T, s *statesTest) {
 	assert.Equal(t, "third", string(third.Value))
 	put("third", 1500*time.Millisecond)
 	s.loses(third, "fourth")
-	require.Eventually(t, func() bool { return !s.load().Exists() }, 10*time.Second, 10*time.Millisecond, "it expires")
+	require.Eventually(t, func() bool { return !s.load().Exists() }, time.Minute, 10*time.Millisecond, "it expires")
 }
 
 func testSwapLost(t *testing.T, s *statesTest) {

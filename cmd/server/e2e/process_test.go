@@ -219,7 +219,7 @@ policies:
 	p.terminate(t)
 	a := <-answers
 	assert.True(t, a.Allowed)
-	assert.Greater(t, a.Wait, 3580.0)
+	assert.Positive(t, a.Wait)
 	p.requireExit(t)
 }
 
