@@ -80,7 +80,7 @@ func TestADenialLearnsOfAChargeElsewhere(t *testing.T) {
 
 // Whatever two instances are asked, neither says that more is left in a window than it
 // has said before.
-func TestNoAnswerForgetsWhatOneBeforeHasSaid(t *testing.T) {
+func TestRemainingNeverRisesWithinAWindow(t *testing.T) {
 	racetest.Sequential(t)
 	t.Parallel()
 	windows := []time.Duration{2 * time.Second, 10 * time.Second, time.Minute}

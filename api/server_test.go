@@ -277,7 +277,7 @@ func TestWrongMethod(t *testing.T) {
 	}
 }
 
-func TestNothingThere(t *testing.T) {
+func TestUnknownPaths(t *testing.T) {
 	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
 	for _, target := range []string{"/", "/v1", "/v1/checks", "/v1/policies/api/clients", "/healthz/x", "/v1/policies%2Fapi"} {

@@ -128,7 +128,7 @@ func TestWhatManyHaveUsedBeyondTheLimitIsAllOwed(t *testing.T) {
 	}
 }
 
-func TestACostOfNoneIsSettledToo(t *testing.T) {
+func TestCostsFromAndToZeroAreSettled(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, _ string, limit policy.Limit) {
 		s := newService(newPolicy("llm", limit))
@@ -294,7 +294,7 @@ func TestALimitThatHasChangedMeanwhile(t *testing.T) {
 
 // A limit that counts requests by now isn't charged tokens: of 60 a minute, 90,000 would be in the
 // way for a day. It isn't given any back either.
-func TestALimitThatCountsRequestsByNow(t *testing.T) {
+func TestALimitThatCountsRequestsSinceAReload(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, _ string, limit policy.Limit) {
 		s := newService(newPolicy("llm", limit))

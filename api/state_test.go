@@ -308,7 +308,7 @@ func TestPagesOfOtherSites(t *testing.T) {
 }
 
 // Where the page needs no token, no page whose name points here gets an answer.
-func TestOnlyLocalNames(t *testing.T) {
+func TestTheConsoleWithoutATokenAnswersLocalNamesOnly(t *testing.T) {
 	t.Parallel()
 	s := newServiceWith(func(cfg *Config) { cfg.LocalOnly = true }, newPolicy("api", fixed("per-minute", 3, time.Minute)))
 	for host, status := range map[string]int{

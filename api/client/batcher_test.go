@@ -210,7 +210,7 @@ func TestACallerLeaves(t *testing.T) {
 }
 
 // The batch goes on while somebody aboard waits for it.
-func TestOthersStayAboard(t *testing.T) {
+func TestABatchGoesOnWhileACallerWaits(t *testing.T) {
 	t.Parallel()
 	w, s, h := startHeld(t)
 	leaving, leave := context.WithCancel(t.Context())

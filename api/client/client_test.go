@@ -279,7 +279,7 @@ func withoutErrors(results []client.Result) []client.Result {
 }
 
 // Whatever else listens where weir should may answer anything.
-func TestWhatIsNotWeirAnswersNothing(t *testing.T) {
+func TestAnswersOfAnotherServerAreErrors(t *testing.T) {
 	t.Parallel()
 	w, c := start(t, client.Config{}, newPolicy("llm", fixed("llm", 2)))
 	receipt := check(t, c, client.Check{Policy: "llm", Client: "alice", Settle: true}).Receipt

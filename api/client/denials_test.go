@@ -147,7 +147,7 @@ func TestWhatIsNotRemembered(t *testing.T) {
 }
 
 // A reset elsewhere, or another policy, is seen within a minute.
-func TestADayIsNotRememberedForADay(t *testing.T) {
+func TestALongDenialIsRememberedForAMinute(t *testing.T) {
 	t.Parallel()
 	w, c := start(t, client.Config{})
 	w.answers(func(w http.ResponseWriter, _ *http.Request) bool {

@@ -129,7 +129,7 @@ func TestClientsOfALimitAreAskedTogether(t *testing.T) {
 }
 
 // What denies gives back what others took in the same exchange.
-func TestAllAreGivenBackThatWereAskedTogether(t *testing.T) {
+func TestADenialGivesBackWhatItsExchangeTook(t *testing.T) {
 	t.Parallel()
 	e, limiter := newEngine(t)
 	checks := checksOf("user", clients...)
@@ -178,7 +178,7 @@ func (l *lateLimiter) TakeMany(ctx context.Context, requests []counters.Request,
 }
 
 // Who is still at work after a panic doesn't disturb later batches.
-func TestWhoGoesOnAfterAPanic(t *testing.T) {
+func TestALimiterStillAtWorkAfterAPanic(t *testing.T) {
 	e, limiter := newEngine(t)
 	e.deciders["user"].Policy.Limits[0].Limiter = &lateLimiter{manyLimiter: limiter}
 	checks := checksOf("user", clients...)
@@ -193,7 +193,7 @@ func TestWhoGoesOnAfterAPanic(t *testing.T) {
 }
 
 // A check whose outcome can't be told is told to have panicked: somebody waits for it.
-func TestAPanicOfWhoIsTold(t *testing.T) {
+func TestAPanicWhileAnOutcomeIsTold(t *testing.T) {
 	t.Parallel()
 	e, _ := newEngine(t)
 	checks := checksOf("user", clients...)

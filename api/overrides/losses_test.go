@@ -49,7 +49,7 @@ func TestNothingIsPutBackThatIsThere(t *testing.T) {
 }
 
 // A key that this version doesn't know doesn't hide the others.
-func TestOneKeySpoilsNoOther(t *testing.T) {
+func TestAnUnknownKeyHidesNoOther(t *testing.T) {
 	two(t, func(t *testing.T, s *memory.Store, a, b *instance) {
 		for _, k := range []string{"abuser", strings.Repeat("\xff", 400), "second"} {
 			a.set(t, block(t, k, time.Hour))
@@ -62,7 +62,7 @@ func TestOneKeySpoilsNoOther(t *testing.T) {
 	})
 }
 
-func TestEndedOnesTakeRoomForADayAtMost(t *testing.T) {
+func TestEndedOverridesTakeRoomForADayAtMost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		i := newInstance(memory.New(time.Now))

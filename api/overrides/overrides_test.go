@@ -344,7 +344,7 @@ func TestOverridesEndWhenTheClockJumps(t *testing.T) {
 }
 
 // A timer that has run out while another change is made doesn't put that one's end off.
-func TestATimerOfBeforePutsNoEndOff(t *testing.T) {
+func TestAStaleTimerDelaysNoEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		i := newInstance(memory.New(time.Now))

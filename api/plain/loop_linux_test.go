@@ -56,7 +56,7 @@ func (all *sets) asked() int {
 
 // What is anything but one whole request is left to a goroutine, until the loop takes what
 // follows.
-func TestWhatTheLoopLeaves(t *testing.T) {
+func TestTheLoopTakesOnlyWholeRequests(t *testing.T) {
 	t.Parallel()
 	other := strings.Replace(get, "/plain", "/plain/alone", 1)
 	long := strings.Replace(get, "\r\n\r\n", "\r\nX: "+strings.Repeat("y", firstBuffer)+"\r\n\r\n", 1)
@@ -148,7 +148,7 @@ func TestNothingThatComesAtOnceIsMissed(t *testing.T) {
 
 // Who is about to have something told again finds its connection as it was, though it has left
 // the loop and returned meanwhile.
-func TestWhatIsToldAgainOfAConnectionThatReturns(t *testing.T) {
+func TestTellAgainOfAConnectionThatHasReturned(t *testing.T) {
 	t.Parallel()
 	s, _ := newSets(t, nil)
 	c := s.dial(t)

@@ -152,7 +152,7 @@ func (c client) requireClosed(t *testing.T) {
 const get = "GET /plain HTTP/1.1\r\nHost: h\r\n\r\n"
 
 // Which requests are plain: a change of these costs those who send them.
-func (w way) TestWhoReadsWhat(t *testing.T) {
+func (w way) TestWhichRequestsArePlain(t *testing.T) {
 	t.Parallel()
 	s := w.newSite(t, nil)
 	post := func(line string) string {
