@@ -32,7 +32,7 @@ func (s *Server) peekClient(c echo.Context) error {
 
 // resetClient answers DELETE /v1/policies/{policy}/clients/{client}.
 func (s *Server) resetClient(c echo.Context, by change) error {
-	if strings.HasSuffix(c.Param("*"), "/state") { // which a GET takes for something else than a name
+	if strings.HasSuffix(c.Param("*"), "/state") { // a GET of the same path shows the state
 		return badRequest("a reset is of a client, not of its state: DELETE the client without /state, or with %%2Fstate if its name ends so")
 	}
 	d, client, err := s.clientOfPath(c)

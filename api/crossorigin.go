@@ -9,13 +9,12 @@ import (
 
 var crossOrigin = http.NewCrossOriginProtection()
 
-// fromElsewhere returns a problem if r may be made by a page of another site.
+// fromElsewhere returns a problem if a page of another site may have made r.
 //
-// With localOnly, that is so if r is for another host than localhost or an address: the site may
-// have its name point here. Else it is so if a browser says it and r may change something: what
-// only reads may come from anywhere, as the page doesn't get to see the answer. What a request of
-// forward auth says, its host too, may be of the request that it asks about, and doesn't count.
-// Nor does the host of a look at health: some balancers name none.
+// With localOnly, r has to be for localhost or an address: a site may have its own name point
+// here. In any case a browser must not say that r comes from another site, unless r only reads:
+// the page doesn't get to see the answer. Forward auth is left out, as its headers, Host too, may
+// be those of the request that it asks about; so is /healthz, as some balancers send no Host.
 func fromElsewhere(r *http.Request, localOnly bool) error {
 	if strings.HasPrefix(r.URL.Path, "/v1/auth/") || r.URL.Path == "/healthz" {
 		return nil

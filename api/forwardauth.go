@@ -57,7 +57,7 @@ func (s *Server) decideForwarded(c echo.Context, d *decide.Decider, checks *tele
 		}
 	}
 	routes := d.MatchRoutes(room[:0], method, target)
-	var before []*decide.Answer // to the readings before the last, which most would take
+	var before []*decide.Answer // for all readings of the path but the last
 	for i, route := range routes {
 		if q.Route, q.Cost = route, 1; route != nil {
 			q.Cost = route.Cost

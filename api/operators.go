@@ -44,7 +44,7 @@ func (s *Server) operators(do func(c echo.Context, by change) error) echo.Handle
 		by := change{Peer: c.RealIP(), Policy: c.Param("policy")}
 		by.Client, _ = unescaped(c, cmp.Or(c.Param("client"), c.Param("key"), c.Param("*")), "client")
 		token, err := s.tokens.Load().of(c.Request())
-		if err != nil { // they may have changed since it was let in
+		if err != nil { // the tokens may have changed since authorize let c pass
 			return err
 		}
 		if by.By = token.Name; !token.ChecksOnly {

@@ -12,9 +12,9 @@ import (
 )
 
 // PlainServer returns a server for this service by HTTP without TLS. It answers most
-// requests for less than h, which answers the others and is one of HTTPServer. An open page
-// for operators asks each second: with its files, all of a connection's requests
-// are those that cost less.
+// requests for less than h, which answers the others and is one of HTTPServer. The files of
+// the page for operators are among those: it asks each second, and one request for h would
+// leave its connection to h.
 func (s *Server) PlainServer(h *http.Server) *plain.Server {
 	srv := plain.NewServer(h, func(method, path string) bool {
 		switch path {

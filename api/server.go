@@ -143,7 +143,7 @@ type activePolicies struct {
 	*decide.Engine
 	policies policy.Policies
 	checks   map[string]*telemetry.Checks
-	gone     []string // the policies before had them; checks by them may be under way
+	gone     []string // policies that these don't have any more; checks by them may be under way
 	unknown  unknownPolicies
 }
 
@@ -309,7 +309,7 @@ func (s *Server) problemOf(err error, c echo.Context) *problem {
 
 // panicked returns the problem of a handler that has panicked with err.
 func (s *Server) panicked(c echo.Context, err error, stack []byte) error {
-	if p := new(decide.Panic); !errors.As(err, &p) { // which it has of another goroutine
+	if p := new(decide.Panic); !errors.As(err, &p) { // else another goroutine has panicked
 		err = &decide.Panic{Value: err, Stack: stack}
 	}
 	return s.problemOf(err, c)

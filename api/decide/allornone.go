@@ -51,19 +51,18 @@ type allOrNone struct {
 	run
 	timeout time.Duration // of the store
 	answers []*Answer
-	// groups are the limits of each client, one in each asking. Those of one group
-	// are asked in their order, groups at once.
+	// groups are the limits by limiter and client, each limit in an asking of its own. A group
+	// is asked in its order, beside the other groups.
 	groups [][]asking
 }
 
 // decideAllOrNone asks the limits of answers, which prepare has found, and
-// consumes their costs from all or from none. What shadow mode would deny denies
-// none of the others. The error is the *Refused of the first that on_store_error
-// refuses.
+// consumes their costs from all or from none. A denial in shadow mode doesn't deny
+// the others. The error is the *Refused of the first that on_store_error refuses.
 //
-// The limits are asked at once, so that they share their round trips to the
-// store. Only those that are known to deny come first: then the others needn't
-// be asked.
+// The limits are asked at once, so that they share their round trips to the store.
+// Limits that seem spent are asked before: if one denies, the others needn't be
+// asked.
 func decideAllOrNone(ctx *counters.Deadline, now time.Time, timeout time.Duration, answers []*Answer) (err error) {
 	j := &allOrNone{run: newRun(ctx, now, timeout, fewOneByOne), timeout: timeout, answers: answers}
 	j.by = j

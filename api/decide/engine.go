@@ -223,7 +223,7 @@ func (d *Decider) newAnswer(q Check) (*Answer, error) {
 		}
 		if cost > capacity && capacity > 0 {
 			helps := ""
-			if l.Lease > 0 { // beside a limit of tokens, its places are hardly meant to be as many
+			if l.Lease > 0 { // the cost is probably one of tokens, for another limit of the policy
 				helps = "; with counts: requests a check takes one place, whatever it costs"
 			}
 			return nil, invalid("cost %d is above the %s %q, which is %d, and can never be admitted%s", cost, what, l.Name, capacity, helps)

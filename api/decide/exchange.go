@@ -30,8 +30,8 @@ func takesMany(l *policy.Limit) manyTaker {
 	return nil
 }
 
-// enoughTogether is how many checks that wait for a further limit ask it without waiting for
-// the others of their run.
+// enoughTogether is how many checks have to wait for the same further limit to ask it at once,
+// without the others of their run.
 const enoughTogether = 128
 
 // A run asks limits for checks that are decided at one moment. Those that ask the same
@@ -40,7 +40,7 @@ const enoughTogether = 128
 type run struct {
 	ctx *counters.Deadline
 	now time.Time // when it began
-	few int       // no more than this ask a limit one by one
+	few int       // so many askings of a limiter, or fewer, are asked one by one
 	// by asks the limits that an asking hasn't asked yet, and ends its check. That may take
 	// store operations, unless none is left and nothing has to be given back.
 	by interface{ finish(one *asking) }
@@ -135,8 +135,8 @@ func (r *run) askWaiting(here bool) {
 	}
 }
 
-// askSoon lets the waiting askings ask: at the latest when a silent server may hold up
-// others of their run.
+// askSoon lets the waiting askings ask, at the latest after the Patience of a worker: a silent
+// server may hold up those of their run that they wait for.
 func (r *run) askSoon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,16 +12,16 @@ import (
 const MaxBatch = 1000
 
 const (
-	// A batch that takes more than 1/lateParts of the store timeout is late. Then
-	// fewer are decided at once, by a part of shrinkParts but never less than one
-	// large batch, and after one that isn't late more, by a growParts-th of its
-	// checks: nearly all are to be in time.
+	// A batch that takes more than 1/lateParts of the store timeout is late. After it,
+	// 1/shrinkParts fewer checks are decided at once, though never fewer than those of
+	// one large batch; after one in time, more by 1/growParts of its checks. So nearly
+	// all batches are in time.
 	lateParts, shrinkParts, growParts = 2, 8, 64
 	// turnTime is how much a batch's turn moves back for each of its checks.
 	turnTime = 50 * time.Microsecond
-	// maxIdle and idleParts are after how long without a decision, while a server
-	// answers nothing, all batches begin: at most, and as a part of the store
-	// timeout. Those that have begun may be held up by that server.
+	// While a server answers nothing, all batches begin when nothing was decided for
+	// 1/idleParts of the store timeout, at most for maxIdle: those that they wait for
+	// may be held up by that server.
 	maxIdle   = 10 * time.Millisecond
 	idleParts = 5
 	// waitTimeouts is how many store timeouts a batch waits at most, and maxWait
@@ -162,8 +162,8 @@ func (q *Queue) admit() {
 	close(w.begin)
 }
 
-// look lets all in if nothing has been decided since the last look, as a server
-// is silent. One that answers has more to do than it can, and less if they wait.
+// look lets all in if nothing has been decided since the last look and a server is
+// silent. While servers answer, batches go on waiting: that takes load off them.
 func (q *Queue) look() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

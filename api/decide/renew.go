@@ -20,12 +20,12 @@ var (
 	ErrBlocked = errors.New("decide: the client is blocked, and its lease ends by itself")
 )
 
-// Renew has the leases of r begin anew, and puts them into r; so does any other receipt of
-// theirs. One that has ended is admitted again, if there is room and r isn't settled. It
-// returns how long the new ones can be relied on. The error is an UnknownPolicy, an Invalid,
-// ErrLost, ErrSettled, ErrBlocked, ErrLate or a *Refused: then leases that there are go on. In
-// shadow mode it isn't ErrLost, ErrBlocked or a *Refused: what is under way goes on without. It
-// takes no longer than the store timeout.
+// Renew begins the leases of r anew, and puts the new ones into r. Any receipt of a lease can
+// renew it. A lease that has ended is admitted again, if there is room and r isn't settled. Renew
+// returns how long the new leases can be relied on. The error is an UnknownPolicy, an Invalid,
+// ErrLost, ErrSettled, ErrBlocked, ErrLate or a *Refused: then leases that haven't ended go on. In
+// shadow mode it isn't ErrLost, ErrBlocked or a *Refused: what is under way goes on without a
+// lease. Renew takes no longer than the store timeout.
 func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 	d, err := e.ForChecks(r.Policy)
 	if err != nil {

@@ -71,8 +71,8 @@ func nameOf(l *policy.Limit) uint32 {
 	return crc32.ChecksumIEEE(strconv.AppendInt(append(b, ' '), int64(l.SubWindows), 10))
 }
 
-// RenewWithin returns when the leases of a have to be renewed, which have begun before it was
-// held; 0 if there are none.
+// RenewWithin returns how soon after the answer its leases have to be renewed; 0 if it has none.
+// They began with the check, before the answer was held.
 func (a *Answer) RenewWithin() (within time.Duration) {
 	for i := range a.Limits {
 		if l := &a.Limits[i]; l.Lease > 0 && l.Cost > 0 && l.Consumed() {

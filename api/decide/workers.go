@@ -12,8 +12,8 @@ import (
 const (
 	// maxAtOnce is how many calls begin at once.
 	maxAtOnce = 128
-	// shifts is how often as many more begin until the store timeout: enough for
-	// a thousand.
+	// shifts is how often in a store timeout another maxAtOnce may begin, as those before
+	// are held up: enough for a thousand calls.
 	shifts = 16
 )
 
@@ -30,7 +30,7 @@ func AtOnce(n int, timeout time.Duration, f func(int)) {
 	callEach(n, maxAtOnce, timeout/shifts, f)
 }
 
-// callEach is AtOnce with so many others at once, and patience as Workers have it.
+// callEach is AtOnce with an AtOnce and a Patience for its counters.Workers.
 func callEach(n, atOnce int, patience time.Duration, f func(int)) {
 	if n <= 1 { // it costs no workers
 		for i := range n {

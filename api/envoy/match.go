@@ -158,8 +158,9 @@ func entriesOf(client string) (domain string, entries []*common.RateLimitDescrip
 	return domain, entries
 }
 
-// asClient returns b, or if it is longer than a client may be its beginning, by which
-// exceptions find it, and a hash of it: behind a | that has no = all others have.
+// asClient returns b as the name of a client. One that is too long is cut, so that exceptions
+// still find it by its beginning, and ends with a | and a hash of the whole. No other name ends
+// like that: all other parts have a =.
 func asClient(b []byte) string {
 	if len(b) <= counters.MaxClientBytes {
 		return string(b)

@@ -166,8 +166,8 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	return response, nil
 }
 
-// metadata returns what the files say of the limits that admit by the response, where several
-// say something the first.
+// metadata returns what the files say of the limits that admit, according to the response. Where
+// several say the same key, the first counts.
 func (q *question) metadata(response *rls.RateLimitResponse) *structpb.Struct {
 	of := new(structpb.Struct)
 	for i := range q.parts {

@@ -78,7 +78,7 @@ func (f *Fleet) reportKey(id string) string { return f.cfg.KeyPrefix + ":instanc
 // Watch leaves what report returns each Interval, until ctx ends.
 func (f *Fleet) Watch(ctx context.Context, report func() Report) {
 	for {
-		_ = f.Leave(ctx, report()) // or the next
+		_ = f.Leave(ctx, report()) // if it fails, the next one comes soon
 		select {
 		case <-ctx.Done():
 			return

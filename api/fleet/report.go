@@ -20,17 +20,18 @@ type Report struct {
 
 // A Policy says what an instance has decided by one.
 type Policy struct {
-	// Allowed and Denied are how many checks, in the last Interval; what was refused is denied.
-	// Degraded are those of them that the store couldn't decide.
+	// Allowed and Denied count the checks of the last Interval; one that was refused is denied.
+	// Degraded counts those of them that the store couldn't decide.
 	Allowed, Denied, Degraded int64
-	// MostAllowed and MostDenied are whom in the last minute.
+	// MostAllowed and MostDenied are the clients that were allowed or denied most in the last
+	// minute.
 	MostAllowed, MostDenied List
 }
 
 // A List has the clients that were counted most, the most first.
 type List struct {
 	Clients []topk.Count
-	// Rest is how often any other was counted at most; 0 if there is none.
+	// Rest is how often a client that isn't in Clients was counted at most; 0 if there is none.
 	Rest int64
 }
 
@@ -67,11 +68,12 @@ func (l List) cut(n int) List {
 	return l
 }
 
-// maxHead is more than the numbers of a policy take.
+// maxHead is more bytes than the numbers of a policy take.
 const maxHead = 64
 
-// fit returns r so that encode writes at most size bytes: half of them for the policies in
-// which most was decided, and the clients of all lists in turn.
+// fit returns as much of r as encode writes in size bytes: first the policies that have decided
+// most, in at most half of them; then clients, the first of each list, the second of each, and
+// so on.
 func (r Report) fit(size int) Report {
 	fitting := Report{make(map[string]Policy), r.Cut}
 	busy := func(name string) int64 { return r.Policies[name].Allowed + r.Policies[name].Denied }
@@ -91,7 +93,7 @@ func (r Report) fit(size int) Report {
 		for _, name := range names {
 			p, n := r.Policies[name], taken[name]
 			for i, l := range [2]List{p.MostDenied, p.MostAllowed} {
-				if n[i] < rank || rank >= len(l.Clients) { // it has ended, perhaps for want of room
+				if n[i] < rank || rank >= len(l.Clients) { // the list has ended, or had no room for the client before
 					continue
 				}
 				if bytes := len(appendCount(nil, l.Clients[rank])); used+bytes <= size {

@@ -23,8 +23,8 @@ type Override struct {
 	Revision   int64 // larger than that of each change before it
 }
 
-// An override is remembered until it has ended, and at least for remembered after it was made. One
-// that replaces another is also remembered for as long as that would have been, longest at most.
+// An override is remembered until it ends, and no less than remembered from when it was made. One
+// that replaces another is remembered no less than the other would have been, up to longest.
 const (
 	remembered = 10 * time.Minute
 	longest    = 24 * time.Hour
@@ -77,9 +77,9 @@ func (l *list) set(o Override, now time.Time) Override {
 	return o
 }
 
-// merge adds what other knows later, or alone, and reports whether that is anything.
-// Of two changes with the same revision, which can only be where Memcached has lost one
-// of them, all keep the same.
+// merge takes over the entries of other that are later than l's, or that l doesn't have, and
+// reports whether there were any. Two changes have the same revision only where Memcached has
+// lost one of them; then all instances keep the same one.
 func (l *list) merge(other list) (more bool) {
 	l.revision = max(l.revision, other.revision)
 	for at, theirs := range other.entries {

@@ -34,7 +34,7 @@ const (
 
 	maxBytes = 512 << 10 // of the list
 	interval = 500 * time.Millisecond
-	soon     = 20 * time.Millisecond // between two looks until the list was read
+	soon     = 20 * time.Millisecond // between two looks, as long as the list hasn't been read
 	// readAnyway is how many looks at the counter come between two at the list itself: its
 	// writer may have died before it raised the counter.
 	readAnyway = 20

@@ -37,8 +37,8 @@ func (x *caller) Err() error {
 	return x.err
 }
 
-// watch begins to read ahead, once in a request, as the body has been read: only so it
-// can be seen that a client leaves. What it sends first ends that, as in net/http.
+// watch begins to read behind the body of the request, once for each: only a read shows
+// that the client has left. The first byte that comes ends the watch, as in net/http.
 // x.mu is held.
 func (x *caller) watch() {
 	if x.gone != nil {

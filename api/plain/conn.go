@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// fewest is after how many bytes of a request its timeout begins, as in net/http. That of the
-// first of a connection begins with its first byte.
+// fewest is how many bytes of a request come before its timeout begins, as in net/http. For the
+// first request of a connection it begins with the first byte.
 const fewest = 4
 
 // A conn is a connection whose requests have been plain so far.
@@ -41,8 +41,8 @@ const (
 // detach takes a connection that waits in a loop out of it, and reports whether it did.
 func (p *place) detach() bool { return p.at.CompareAndSwap(waiting, detached) }
 
-// arrive notes that something has come, and reports whether the connection waited for that: its
-// request is being answered then.
+// arrive notes that something has come. It reports whether the connection was waiting; then its
+// place is answering from now on.
 func (p *place) arrive() bool {
 	for {
 		switch at := p.at.Load(); {

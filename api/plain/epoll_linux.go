@@ -45,7 +45,7 @@ func (e *epoll) close() { _ = e.file.Close() }
 
 // add has e tell what comes on a connection, from now on, and reports whether it can.
 func (e *epoll) add(h *handle, c net.Conn, owner any) bool {
-	if h.epoll == nil { // else it was here before, and somebody may still be told of it
+	if h.epoll == nil { // else it was added before, and a goroutine may still have its handle
 		file, ok := c.(syscall.Conn)
 		if !ok {
 			return false
@@ -75,8 +75,8 @@ func (h *handle) listen(operation int) error {
 	return h.epoll.control(operation, &syscall.EpollEvent{Events: syscall.EPOLLIN | syscall.EPOLLRDHUP | edges, Fd: h.file})
 }
 
-// tellAgain has what has come told once more, if it isn't read. h is a copy: by now the
-// connection may be somebody else's, who changes its own.
+// tellAgain has the epoll tell again what has come and isn't read. h is a copy: another goroutine
+// may have the connection by now, and change its handle.
 func (h handle) tellAgain() {
 	_ = h.raw.Control(func(uintptr) { _ = h.listen(syscall.EPOLL_CTL_MOD) }) // fails if others have closed it meanwhile
 }

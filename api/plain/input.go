@@ -21,9 +21,9 @@ type input struct {
 
 	buf        []byte // buf[start:end] has come and isn't read
 	start, end int
-	err        error // of what came last: there is no more than what is in buf
+	err        error // of the last read: nothing follows what is in buf
 
-	begun    bool      // a request has
+	begun    bool      // the timeout of a request has
 	until    time.Time // the read deadline, if it is that of a request; else zero
 	answered time.Time // when the last request was; zero before
 	since    time.Time // from when the read deadline between requests counts

@@ -56,8 +56,8 @@ func (l *loop) join(c *conn) bool {
 	return l.add(&c.handle, c.Conn, c) || !c.detach()
 }
 
-// returns prepares c, whose goroutine has answered a request, to go on in the loop, and reports
-// whether it can.
+// returns reports whether c can go back into the loop, now that its goroutine has answered a
+// request, and prepares it for that.
 func (l *loop) returns(c *conn) bool {
 	if c.in.start < c.in.end || c.in.err != nil || !l.takesTogether(c.head.request) {
 		return false

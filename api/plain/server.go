@@ -306,8 +306,8 @@ func (c *begunConn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// CloseWrite is for net/http, which so has a client that is refused while it sends read its answer
-// before the connection is reset.
+// CloseWrite lets net/http close its own side first where it refuses a client: one that still
+// sends would be reset, and might lose the answer.
 func (c *begunConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -143,7 +143,7 @@ func newExceptions(all map[ClientKey]Terms) exceptions {
 				e.begins[k.name[0]] = true
 				continue
 			}
-			for b := range e.begins { // it is of all names
+			for b := range e.begins { // the key is *
 				e.begins[b] = true
 			}
 		case k.network.Addr().Is4():
@@ -172,7 +172,7 @@ func (e *exceptions) find(name string, network netip.Prefix) *Exception {
 	if c := e.around(network); c != nil {
 		return c
 	}
-	if name != "" && !e.begins[name[0]] { // most have no such key, and no need to be hashed again
+	if name != "" && !e.begins[name[0]] { // spares most names the look-ups
 		return none
 	}
 	for _, n := range e.bytes {

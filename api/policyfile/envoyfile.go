@@ -142,8 +142,8 @@ type envoyReader struct {
 	options     EnvoyOptions
 	sent        bool // see EnvoyFile
 	descriptors int  // that were read
-	// right are limits without options of weir's, by what they were before complete: most of
-	// a file are alike.
+	// right has limits that are complete, by what they were before. It has those without
+	// options of weir's, as most limits of a file are alike.
 	right map[policy.Limit]policy.Limit
 	// positions are where descriptors stand, of all files.
 	positions map[childOf]position
@@ -314,8 +314,8 @@ func (r *envoyReader) optionKeys(l *policy.Limit) []yamlKey {
 	return append(keys, r.boolean("count_denied", &l.CountDenied), r.onStoreError(&l.OnStoreError))
 }
 
-// complete is that of a policy's limit, with the default for the algorithm, and
-// for a limit that bans. A plain one has no options of weir's.
+// complete is policyReader.complete, with the default for the algorithm. The limit may
+// be 0, which bans. A plain one has no options of weir's.
 func (r *envoyReader) complete(l *policy.Limit, n *yaml.Node, values map[string]*yaml.Node, plain bool) {
 	l.Algorithm = cmp.Or(l.Algorithm, r.options.Algorithm)
 	leases := findAlgorithm(l).leases
@@ -433,9 +433,9 @@ func headerName(path []string) string {
 	}, strings.Join(path, "."))
 }
 
-// EnvoyPolicy returns a policy with a limit for each way in which the rules of
-// a configuration count, and a function that gives the rules the limiters that
-// these have by then.
+// EnvoyPolicy returns a policy with one limit for all rules of a configuration that
+// count alike. The function gives the rules the limiters of these limits, which must
+// have them by then.
 func EnvoyPolicy(config *envoy.Config, options EnvoyOptions) (*policy.Policy, func()) {
 	p := &policy.Policy{Name: envoy.PolicyName, OnStoreError: options.OnStoreError, Shadow: options.Mode == EnvoyShadow, Finder: config}
 	config.List()

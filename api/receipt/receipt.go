@@ -75,8 +75,8 @@ const (
 	macBytes = 16
 	// maxBytes bounds a receipt: of a client of counters.MaxClientBytes, and ten limits.
 	maxBytes = 2 << 10
-	// Of limits as large as there are, an entry takes limitBytes at most, and all else but
-	// the names of policy and client otherBytes.
+	// limitBytes is the most that a limit takes, and otherBytes the most of all else but the
+	// names of policy and client.
 	limitBytes = 4 + 6 + 6 + 2*binary.MaxVarintLen64
 	otherBytes = 8 + 8 + binary.MaxVarintLen64 + 5 + 2*2 + macBytes
 )

@@ -94,7 +94,7 @@ func (m *Metrics) checksWithoutLimits(p *policy.Policy, before *Checks, l Listen
 		c.verdicts[v] = m.checks.WithLabelValues(p.Name, name)
 	}
 	if isNew {
-		c.kept.history.before = c.totals() // of when a policy of its name was there before, perhaps
+		c.kept.history.before = c.totals() // the counters go on where a policy of that name was before
 	}
 	for o, name := range settlementOutcomes {
 		c.settlements[o] = m.settlements.WithLabelValues(p.Name, name)
@@ -146,7 +146,7 @@ func (c *Checks) Decided(a *decide.Answer, now time.Time, took time.Duration) {
 // Settled counts a settlement that was asked for at now, or why there is none.
 func (c *Checks) Settled(s *decide.Settlement, now time.Time, err error) {
 	var less, more int64
-	for i := range s.Limits { // the same of each that counts it
+	for i := range s.Limits { // all that count costs have the same change
 		if l := &s.Limits[i]; l.Lease > 0 {
 			if l.Refunded > 0 {
 				c.leases.WithLabelValues(c.policy, l.Name, "released").Inc()
@@ -187,7 +187,7 @@ func (c *Checks) Renewed(l *decide.LimitCheck, err error) {
 	switch {
 	case errors.Is(err, decide.ErrLost):
 		outcome = "lost"
-	case err != nil: // it may go on
+	case err != nil: // the lease may go on
 		return
 	}
 	c.leases.WithLabelValues(c.policy, l.Name, outcome).Inc()
@@ -259,7 +259,7 @@ func (c LimitChecks) Settled(s *decide.Settlement, now time.Time, err error) {
 	c.Checks.Settled(s, now, err)
 	for i := range s.Limits {
 		switch l := &s.Limits[i]; {
-		case err != nil || s.Already || l.Client == s.Client || l.Lease > 0: // it counts that itself
+		case err != nil || s.Already || l.Client == s.Client || l.Lease > 0: // Checks.Settled counts that
 		case l.Refunded > 0:
 			c.cost.Add(l.Client, -l.Refunded, s.Issued)
 		case l.Charged > 0:

@@ -102,7 +102,7 @@ func (s *instrumentedManyStore) SwapMany(ctx context.Context, keys []string, beg
 
 var exchangeScratch counters.Scratch[exchange]
 
-// begunNow returns n exchanges of which none has been begun by itself yet.
+// begunNow returns n exchanges that begin now, unless their begin is called later.
 func begunNow(n int) []exchange {
 	exchanges, none := exchangeScratch.Get(n), exchange{begun: time.Now(), swap: opSwap}
 	for i := range exchanges {

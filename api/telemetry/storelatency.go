@@ -20,8 +20,8 @@ const latencySeconds = 30
 type storeLatency struct {
 	mu      sync.Mutex
 	samples int
-	// since and next are what the histogram had one to two times latencySeconds ago, and
-	// less than that.
+	// since is what the histogram had one to two times latencySeconds ago, and next what it
+	// had after that, less than latencySeconds ago.
 	since, next [len(durationBuckets) + 1]uint64
 }
 

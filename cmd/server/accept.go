@@ -79,8 +79,8 @@ func (c *placedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite is for net/http, which so has a client that is refused while it sends read its answer
-// before the connection is reset.
+// CloseWrite lets net/http close its own side first where it refuses a client: one that still
+// sends would be reset, and might lose the answer.
 func (c *placedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -103,7 +103,7 @@ const anyFiles = 1 << 20
 // places returns how many connections each of the listeners may have, if the process
 // may have so many files, and as many processors.
 func places(files, processors int) (http, grpc int) {
-	// For Memcached, the log, files that are read, and what each processor waits for connections by.
+	// For Memcached, the log, files that are read, and the epoll of each processor.
 	kept := max(10, min(24, files/4), files/16) + processors
 	grpc = max(1, files/8)
 	return max(1, files-kept-grpc), grpc

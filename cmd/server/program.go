@@ -70,7 +70,7 @@ type program struct {
 	overrides      *overrides.Overrides
 	fleet          *fleet.Fleet
 	decisionWriter *logWriter  // nil without -decision-log
-	loadedAtStart  []slog.Attr // says how much was, at the start
+	loadedAtStart  []slog.Attr // what was loaded at the start, for the log
 	watchStore     func(context.Context)
 	closeStore     func() error
 
@@ -80,8 +80,8 @@ type program struct {
 
 	xds      *xds.Config // nil without -envoy-xds
 	sets     limitSets   // that the xDS server has sent
-	setWrong bool        // the last set was
-	limited  atomic.Bool // what limits Envoy is known, or has been waited for
+	setWrong bool        // the last set was refused
+	limited  atomic.Bool // Envoy's limits are known, or were waited for long enough
 
 	files    []*watchedFiles // beside those of the policies
 	inForce  policyContent   // what the policies in force say

@@ -143,7 +143,6 @@ func (b *backend) ping() counters.ServerStatus {
 
 const pingInterval = time.Second
 
-// close closes the connections.
 func (b *backend) close() {
 	_ = b.single.pool.Close() // it is always nil
 	_ = b.bulk.pool.Close()

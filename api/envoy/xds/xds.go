@@ -73,10 +73,10 @@ type client struct {
 	Config
 	pause func(context.Context, time.Duration)
 
-	heard  bool // of a set, whatever became of it
+	heard  bool // a set has come, be it right or wrong
 	last   []Resource
 	wrong  error // what is wrong with last
-	missed int   // connections without a set that was right, since the last one
+	missed int   // connections that have failed since the last set that was right
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -152,7 +152,7 @@ func (c *client) connection(ctx context.Context) error {
 func (c *client) update(ctx context.Context, r *discovery.DiscoveryResponse) error {
 	set, unreadable := read(r.GetResources())
 	if unreadable != nil {
-		set = []Resource{{YAML: unreadable.Error()}} // not told again and again either
+		set = []Resource{{YAML: unreadable.Error()}} // so that the same mistake is told once
 	}
 	if c.heard && slices.Equal(set, c.last) {
 		if c.wrong != nil {

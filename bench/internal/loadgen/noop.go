@@ -7,7 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// NoopHandler answers r to every check that it has read: what a server costs that decides nothing.
+// NoopHandler reads each check and answers r: what a server costs that decides nothing.
 func NoopHandler(r Reply) http.Handler {
 	e := echo.New()
 	contentType := r.Header.Get(echo.HeaderContentType)
