@@ -127,6 +127,40 @@ func TestAddManyDealsOutTheReplies(t *testing.T) {
 	}
 }
 
+// besideSilent stops a server before do begins n operations on the servers that on names, and
+// lets it go on when they have ended. Those on others must have succeeded, one before the time is
+// over. It returns where the outcomes of those go that the silent server was sent, by number.
+func besideSilent(t *testing.T, silent *memcachedtest.Server, n int, on func(i int) string, do func(ctx context.Context, done func(i int, err error))) map[int]chan error {
+	t.Helper()
+	silent.Pause()
+	outcomes := make([]error, n)
+	var mu sync.Mutex
+	var order []error
+	do(within(t, 3*time.Second), func(i int, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		outcomes[i], order = err, append(order, err)
+	})
+	assert.NoError(t, order[0], "while the silent server was waited for")
+	told := make(map[int]chan error)
+	for i, err := range outcomes {
+		if on(i) != silent.Addr {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		var unanswered *counters.Unanswered
+		if errors.As(err, &unanswered) {
+			told[i] = outcome(t, err)
+		} else {
+			require.ErrorIs(t, err, counters.ErrNotSent)
+		}
+	}
+	require.NotEmpty(t, told)
+	silent.Resume()
+	return told
+}
+
 // Clients of a server that is silent hold up no others, and what became of their
 // additions is told when it goes on.
 func TestAddManyOnASilentServer(t *testing.T) {
@@ -149,33 +183,9 @@ func TestAddManyOnASilentServer(t *testing.T) {
 	}
 	addMany(ctx, m, warm, func(_ int, _ int64, err error) { assert.NoError(t, err) }) // the connections are open
 
-	silent.Pause()
-	const timeout = 3 * time.Second
-	outcomes := make([]error, clients)
-	var mu sync.Mutex
-	var order []error
-	addMany(within(t, timeout), m, additions, func(i int, _ int64, err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		outcomes[i], order = err, append(order, err)
+	told := besideSilent(t, silent, clients, func(i int) string { return m.Server(clientKey(i)) }, func(ctx context.Context, done func(i int, err error)) {
+		addMany(ctx, m, additions, func(i int, _ int64, err error) { done(i, err) })
 	})
-	assert.NoError(t, order[0], "while the silent server was waited for")
-	told := make(map[int]chan error)
-	for i, err := range outcomes {
-		if m.Server(clientKey(i)) == other.Addr {
-			require.NoError(t, err)
-			continue
-		}
-		require.ErrorIs(t, err, counters.ErrTimeout)
-		var unanswered *counters.Unanswered
-		if errors.As(err, &unanswered) {
-			told[i] = outcome(t, err)
-		} else {
-			require.ErrorIs(t, err, counters.ErrNotSent)
-		}
-	}
-	require.NotEmpty(t, told)
-	silent.Resume()
 	for i, told := range told {
 		err := <-told
 		counts := make([]int64, 1)

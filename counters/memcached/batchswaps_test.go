@@ -3,7 +3,6 @@ package memcached_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -282,33 +281,7 @@ func TestSwapManyOnASilentServer(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	silent.Pause()
-	const timeout = 3 * time.Second
-	outcomes := make([]error, clients)
-	var mu sync.Mutex
-	var order []error
-	swapAll(within(t, timeout), func(i int, err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		outcomes[i], order = err, append(order, err)
-	})
-	assert.NoError(t, order[0], "while the silent server was waited for")
-	told := make(map[int]chan error)
-	for i, err := range outcomes {
-		if m.Server(keys[i]) == other.Addr {
-			require.NoError(t, err)
-			continue
-		}
-		require.ErrorIs(t, err, counters.ErrTimeout)
-		var unanswered *counters.Unanswered
-		if errors.As(err, &unanswered) {
-			told[i] = outcome(t, err)
-		} else {
-			require.ErrorIs(t, err, counters.ErrNotSent)
-		}
-	}
-	require.NotEmpty(t, told)
-	silent.Resume()
+	told := besideSilent(t, silent, clients, func(i int) string { return m.Server(keys[i]) }, swapAll)
 	for i, told := range told {
 		err := <-told
 		var now counters.State

@@ -139,15 +139,21 @@ func TestJudge(t *testing.T) {
 				policies: []promisedPolicy{{limits: test.limits, onError: onError[test.deny]}},
 				events:   test.events,
 			}
-			broken := h.judge()
-			if test.broken == "" {
-				require.Empty(t, broken)
-				return
-			}
-			require.NotEmpty(t, broken)
-			assert.Contains(t, broken[0].what, test.broken)
+			requireBroken(t, h, test.broken)
 		})
 	}
+}
+
+// requireBroken asserts that a history breaks that promise first, or none if it is "".
+func requireBroken(t *testing.T, h *history, want string) {
+	t.Helper()
+	broken := h.judge()
+	if want == "" {
+		require.Empty(t, broken)
+		return
+	}
+	require.NotEmpty(t, broken)
+	assert.Contains(t, broken[0].what, want)
 }
 
 // Each limit is 10 in 5s, and -store-timeout 100ms.
@@ -294,13 +300,7 @@ func TestJudgeOfResetsAndRefunds(t *testing.T) {
 				offsets: []time.Duration{0, 0}, policies: []promisedPolicy{{limits: test.limits, countDenied: test.countDenied, onError: policy.StoreErrorDeny}},
 				events: test.events, resets: test.resets, calm: time.Duration(test.faultsUntil) * time.Millisecond,
 			}
-			broken := h.judge()
-			if test.broken == "" {
-				require.Empty(t, broken)
-				return
-			}
-			require.NotEmpty(t, broken)
-			assert.Contains(t, broken[0].what, test.broken)
+			requireBroken(t, h, test.broken)
 		})
 	}
 }
