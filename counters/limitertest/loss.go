@@ -17,20 +17,20 @@ import (
 func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, s Store, reseeded func(int)) counters.Limiter) {
 	const limit = 10
 	type world struct {
-		a, b, late *instance // late begins without memory
-		reseeded   int
-		lose       func()
+		a, b, newcomer *instance // newcomer begins without memory
+		reseeded       int
+		lose           func()
 	}
 	begin := func(t *testing.T) *world {
 		w := new(world)
 		shared := newStore()
-		for _, i := range []**instance{&w.a, &w.b, &w.late} {
+		for _, i := range []**instance{&w.a, &w.b, &w.newcomer} {
 			store := &BrokenStore{Store: shared}
 			*i = &instance{t, store, newLimiter(t, store, func(n int) { w.reseeded += n }), now, limit}
 		}
 		w.lose = func() {
 			empty := newStore()
-			for _, i := range []*instance{w.a, w.b, w.late} {
+			for _, i := range []*instance{w.a, w.b, w.newcomer} {
 				i.store.change(func() {
 					i.store.Store = empty
 					i.store.life++
@@ -75,8 +75,8 @@ func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t 
 			later(10 * time.Millisecond)
 			admitted += w.a.admits(20)
 			assert.Equal(t, limit, admitted)
-			w.late.now = w.a.now
-			assert.Zero(t, w.late.admits(20), "all of it is in the store")
+			w.newcomer.now = w.a.now
+			assert.Zero(t, w.newcomer.admits(20), "all of it is in the store")
 		})
 		t.Run("as what was admitted alone between two losses is: "+failure.Error(), func(t *testing.T) {
 			w := begin(t)
@@ -122,29 +122,29 @@ func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t 
 		w.a.now, w.b.now = now.Add(time.Second), now.Add(time.Second)
 		require.Equal(t, 1, w.a.admits(1), "it knows of 3")
 		assert.LessOrEqual(t, w.b.admits(20), 2)
-		w.a.now, w.late.now = now.Add(2*time.Second), now.Add(2*time.Second)
+		w.a.now, w.newcomer.now = now.Add(2*time.Second), now.Add(2*time.Second)
 		assert.Zero(t, w.a.admits(20), "it knows within a second")
-		assert.Zero(t, w.late.admits(20))
+		assert.Zero(t, w.newcomer.admits(20))
 	})
 	t.Run("who knows nothing comes first", func(t *testing.T) {
 		w := begin(t)
 		require.Equal(t, limit, w.a.admits(limit))
 		w.lose()
-		w.late.now = now.Add(time.Millisecond)
-		require.Equal(t, 1, w.late.admits(1))
+		w.newcomer.now = now.Add(time.Millisecond)
+		require.Equal(t, 1, w.newcomer.admits(1))
 		a := w.a
 		a.now = now.Add(time.Second) // what it knows isn't fresh
 		assert.Zero(t, a.admits(1))
-		w.late.now = a.now
-		assert.Zero(t, w.late.admits(20))
+		w.newcomer.now = a.now
+		assert.Zero(t, w.newcomer.admits(20))
 	})
 	t.Run("a cost that was given back stays so", func(t *testing.T) {
 		w := begin(t)
 		taken := w.a.check(6)
 		require.True(t, taken.Allowed)
 		w.b.refund(6, taken)
-		w.late.now = now.Add(time.Millisecond)
-		assert.Equal(t, limit, w.late.admits(20))
+		w.newcomer.now = now.Add(time.Millisecond)
+		assert.Equal(t, limit, w.newcomer.admits(20))
 		require.Zero(t, w.reseeded)
 	})
 	t.Run("a reset isn't a loss", func(t *testing.T) {
@@ -179,6 +179,6 @@ func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t 
 			require.Equal(t, 1, w.b.admits(1)) // b knows of all 4
 			w.a.check(0)
 		}
-		assert.Equal(t, limit-8, w.late.admits(20))
+		assert.Equal(t, limit-8, w.newcomer.admits(20))
 	})
 }
