@@ -20,7 +20,8 @@ func (s *service) lookAt(t *testing.T, paths []string, headers ...string) result
 
 var storeTimes = regexp.MustCompile(`"store_p99":[^,]*,`) // of each moment
 
-// What is asked for together is answered as it is one by one, to whom it is, and counted so.
+// Each look of a request is answered, refused to those who may not have it, and counted as it would
+// be in a request of its own.
 func TestLookAnswersAsEachAlone(t *testing.T) {
 	t.Parallel()
 	s := newServiceWith(func(cfg *Config) {

@@ -259,8 +259,8 @@ func TestRights(t *testing.T) {
 	requireProblem(t, s.do(t, http.MethodGet, "/v1/audit?x=0", "", auth...), http.StatusBadRequest, `there is no parameter "x"; there is n`)
 }
 
-// Who changes an override while the store doesn't say whether it has heard of it stands in the
-// audit: it may be in force a moment later. Where it surely isn't, the answer says so.
+// A change of an override is in the audit although the store didn't say whether it was done: it may
+// be in force a moment later. Where it surely isn't, the answer says so.
 func TestTheAuditHasChangesOfWhichNobodyKnows(t *testing.T) {
 	t.Parallel()
 	store := &watchedStore{Store: memory.New(nil), keys: make(map[string]bool)}

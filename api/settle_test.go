@@ -103,7 +103,7 @@ func TestWhatWasUsedBeyondTheEstimateIsCharged(t *testing.T) {
 	})
 }
 
-// Of many that were under way at once, and have all used more than a bucket has, each is owed.
+// When many settle more than they have reserved, and more than the limit, a bucket owes all of it.
 func TestWhatManyHaveUsedBeyondTheLimitIsAllOwed(t *testing.T) {
 	t.Parallel()
 	for name, limit := range eachAlgorithm() {
@@ -202,7 +202,7 @@ func TestAChargeKnowsWhatOthersHaveCounted(t *testing.T) {
 	})
 }
 
-// What no receipt says changes nothing.
+// A text that is no receipt changes nothing.
 func TestWrongReceipts(t *testing.T) {
 	t.Parallel()
 	s := newService(newPolicy("llm", fixed("tokens", 100, time.Minute)))
@@ -313,7 +313,7 @@ func TestALimitThatCountsRequestsSinceAReload(t *testing.T) {
 	})
 }
 
-// Of 64 that settle one receipt at three instances one does.
+// When 64 callers settle one receipt at three instances, one of them does.
 func TestManySettleOneReceipt(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, _ string, limit policy.Limit) {

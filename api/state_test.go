@@ -250,7 +250,8 @@ func TestHistoryOfAPolicyThatComesBack(t *testing.T) {
 	assert.Equal(t, []uint32{0, 0, 2}, j.Decisions["allowed"])
 }
 
-// What a policy left undecided is told once, when it was, whatever on_store_error it had then.
+// A check that the store couldn't decide counts once in the history, at its own time, although
+// on_store_error has changed since.
 func TestHistoryOfAnotherStoreError(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 100, time.Minute))

@@ -128,7 +128,7 @@ func TestClientsOfALimitAreAskedTogether(t *testing.T) {
 	}
 }
 
-// What denies gives back what others took in the same exchange.
+// If a limit denies, what others took in the same exchange is given back.
 func TestADenialGivesBackWhatItsExchangeTook(t *testing.T) {
 	t.Parallel()
 	e, limiter := newEngine(t)
@@ -177,7 +177,7 @@ func (l *lateLimiter) TakeMany(ctx context.Context, requests []counters.Request,
 	l.manyLimiter.TakeMany(ctx, requests, done)
 }
 
-// Who is still at work after a panic doesn't disturb later batches.
+// A limiter that is still at work after its panic doesn't disturb later batches.
 func TestALimiterStillAtWorkAfterAPanic(t *testing.T) {
 	e, limiter := newEngine(t)
 	e.deciders["user"].Policy.Limits[0].Limiter = &lateLimiter{manyLimiter: limiter}
@@ -213,7 +213,7 @@ func TestAPanicWhileAnOutcomeIsTold(t *testing.T) {
 	assert.Equal(t, []error{nil}, told[2])
 }
 
-// Neither of checks and what is done beside them waits for the other.
+// Checks and the work that is done beside them don't wait for each other.
 func TestWhatIsDoneBesideChecks(t *testing.T) {
 	t.Parallel()
 	for _, checks := range [][]Check{checksOf("user", "a"), checksOf("user", clients...)} {

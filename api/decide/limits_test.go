@@ -129,8 +129,8 @@ func TestAReservationThatShadowModeAdmits(t *testing.T) {
 	assert.EqualValues(t, 7, remaining(t, d, wide))
 }
 
-// What denies without the store by what is known, and counts nothing, has reserved nothing either,
-// also where denied requests count.
+// A limit that denies without the store, as the client is known to be over it, counts nothing and
+// reserves nothing, also where denied requests count.
 func TestReservingWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	for _, leniency := range []policy.Leniency{policy.Strict, policy.Quota} {
@@ -232,7 +232,8 @@ func (lost) Take(context.Context, counters.Request) (counters.Decision, error) {
 	return counters.Decision{}, counters.ErrUnavailable
 }
 
-// What on_store_error denies is to a request what a denial of that limit is.
+// A denial by on_store_error does to a request what a denial by that limit would: it depends on
+// whether the limit is a quota, or in shadow mode.
 func TestOnStoreErrorDeniesAsTheLimitDoes(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

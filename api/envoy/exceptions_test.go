@@ -192,7 +192,7 @@ func (brokenLimiter) Recall(counters.Request) (counters.Decision, bool) {
 	return counters.Decision{}, false
 }
 
-// What on_store_error: deny has refused says nothing of who asks most.
+// A request that on_store_error: deny has refused counts for no list of busiest clients.
 func TestTopLeavesOutWhatTheStoreCouldNotDecide(t *testing.T) {
 	t.Parallel()
 	tokens := limited("tokens", "", 1000)

@@ -113,8 +113,8 @@ func TestInstancesComeAndGo(t *testing.T) {
 	})
 }
 
-// Of instances whose reports can't be read it is known that they are missing; which there
-// are is unknown without the directory.
+// An instance whose report can't be read is counted as missing. Without the directory nobody
+// knows which instances there are.
 func TestReportsThatCantBeRead(t *testing.T) {
 	t.Parallel()
 	on := &flakyStore{StateStore: memory.New(nil), down: make(map[string]bool)}

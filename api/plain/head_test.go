@@ -47,8 +47,8 @@ func TestHeadsThatTakeTurns(t *testing.T) {
 	}
 }
 
-// What is kept for the head after the next is no longer than a head, however long the lines were
-// that have stood in its places.
+// The lines that are kept for the head after the next are no longer than a head, however long the
+// lines before them were.
 func TestLongLinesAreNotKept(t *testing.T) {
 	t.Parallel()
 	h := head{request: &http.Request{Header: make(http.Header)}, takes: func(_, _ string) bool { return true }}

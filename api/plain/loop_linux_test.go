@@ -111,8 +111,8 @@ func (s *site) reaches(t *testing.T, c client, at int32) (there *conn) {
 	return there
 }
 
-// What comes as a connection begins to wait is read: by who reads the loop, or by who has
-// answered the request before.
+// Bytes that come just as a connection begins to wait are read: by the goroutine that reads the
+// loop, or by the one that has answered the request before.
 func TestNothingThatComesAtOnceIsMissed(t *testing.T) {
 	t.Parallel()
 	var p place
@@ -146,8 +146,8 @@ func TestNothingThatComesAtOnceIsMissed(t *testing.T) {
 	}
 }
 
-// Who is about to have something told again finds its connection as it was, though it has left
-// the loop and returned meanwhile.
+// A goroutine that has the epoll tell again finds the handle as it was, although the connection
+// has left the loop and returned meanwhile.
 func TestTellAgainOfAConnectionThatHasReturned(t *testing.T) {
 	t.Parallel()
 	s, _ := newSets(t, nil)
@@ -166,7 +166,8 @@ func TestTellAgainOfAConnectionThatHasReturned(t *testing.T) {
 	c.answer(t)
 }
 
-// Who has sent a request and its end is answered, and left, even if both come at once.
+// A client that sends a request and closes its side is answered, and its connection is closed,
+// even if both come at once.
 func TestTheLoopSeesTheEnd(t *testing.T) {
 	t.Parallel()
 	s, _ := newSets(t, nil)

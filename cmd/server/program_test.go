@@ -294,7 +294,7 @@ func TestMetricsOfTheProgram(t *testing.T) {
 	assert.EqualValues(t, 128, metric("weir_views_limit"), "of two limits")
 }
 
-// Of windows with very many slots fewer clients are remembered than -view-clients.
+// A window with very many slots remembers fewer clients than -view-clients says.
 func TestWhatCanBeRememberedIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	r := startProgram(t, "-view-clients", "100000", "-config", servertest.WriteFile(t, "p.yaml",
@@ -410,8 +410,8 @@ func TestShutdownAwaitsTheReload(t *testing.T) {
 	assert.Contains(t, r.log.String(), "policies loaded")
 }
 
-// What is answered while connections drain is answered by what holds then: files, and as well
-// overrides and servers, are looked at until the last answer.
+// Requests that come while connections drain are answered by the policies of that moment: files,
+// overrides and servers are looked at until the last answer.
 func TestFilesAreReadWhileDraining(t *testing.T) {
 	t.Parallel()
 	file := servertest.WriteFile(t, "p.yaml", limit3)
@@ -483,8 +483,8 @@ func TestShutdownGrace(t *testing.T) {
 	}
 }
 
-// Who is refused while still sending is told that nothing follows before the connection is reset,
-// which may cost some clients the answer.
+// A client that is refused while it still sends sees the end of its answer before the connection is
+// reset: otherwise it might lose the answer.
 func TestARefusedClientReadsItsAnswerToTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"plain", "net"} {

@@ -25,8 +25,8 @@ func TestColorsTellAlgorithmsApart(t *testing.T) {
 	}, kinds)
 }
 
-// What counters of a window take is theirs in all slots that Memcached keeps:
-// two more than the window has, or four if they are of a second.
+// A window takes the bytes of its counters in all slots that Memcached keeps:
+// two more than the window has, or four if a slot is a second.
 func TestBytes(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]int{

@@ -43,8 +43,7 @@ func TestWeirAlone(t *testing.T) {
 
 var modules = flag.String("node", "", "the `folder` of node_modules with rate-limiter-flexible and memcached (default: without)")
 
-// What stands in for the other is a weir that is told what that is told, by the
-// environment.
+// Another weir stands in for envoyproxy/ratelimit, and has its environment variables.
 func TestWeirBesideAnother(t *testing.T) {
 	t.Parallel()
 	server := benchtest.Build(t, "").Binary

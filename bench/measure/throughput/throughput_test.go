@@ -66,7 +66,7 @@ func clientCounts(t *testing.T, m *testbed.Memcached) map[string]int {
 	return counts
 }
 
-// Who asks is who is counted, and is answered as the row says.
+// Each client that asks is counted by its own name, and answered as the row says.
 func TestTrafficsAtTheServer(t *testing.T) {
 	t.Parallel()
 	build := benchtest.Build(t, loadgen.PolicyFile(workloads()))

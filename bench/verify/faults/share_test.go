@@ -113,8 +113,8 @@ func (f *fakeSharer) Peek(context.Context, counters.Request) (counters.Decision,
 	return counters.Decision{}, nil
 }
 
-// What instances admit is found out, whatever that is: of limiters that decide
-// in a known way without their store.
+// The measurement finds what instances admit together without their store, for
+// limiters of which it is known.
 func TestTheMeasureIsRight(t *testing.T) {
 	t.Parallel()
 	everything := func(int64, int64, int64) bool { return true }

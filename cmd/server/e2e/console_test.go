@@ -307,8 +307,8 @@ func TestConsoleBlocksAddressesInHeaders(t *testing.T) {
 	}
 }
 
-// What holds for more clients than one is ended by its key: from its row, and from whom it
-// holds for. A thousand of them are shown.
+// An override for more clients than one can be ended from its row, and from the view of a client
+// that it holds for. A thousand overrides are shown.
 func TestConsoleEndsOverridesOfMany(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, "-console")
@@ -411,8 +411,8 @@ func TestConsoleTellsWhatItShows(t *testing.T) {
 	assert.Equal(t, "Overrides of policy trial", value[string](b, `document.getElementById("overrides-title").textContent`))
 }
 
-// Who looks elsewhere sees nothing of where he has looked before: neither how often a client was
-// denied by another policy, nor that a look was given up.
+// After a change of policy or client the page shows nothing of the one before: neither how often
+// the other policy denied a client, nor that a look was given up.
 func TestConsoleLooksElsewhere(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, "-console")

@@ -112,8 +112,7 @@ descriptors:
 	}
 }
 
-// What limits do while Memcached doesn't answer, a flag says for those that don't say it
-// themselves.
+// A flag says what limits do while Memcached doesn't answer, unless their file says it.
 func TestEnvoysLimitsWithoutAStore(t *testing.T) {
 	t.Parallel()
 	m := memcachedtest.Start(t)

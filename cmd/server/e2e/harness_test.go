@@ -68,7 +68,7 @@ func built(name, command string) func() (string, error) {
 	})
 }
 
-// Of the server a copy of what go run keeps is taken, as go build links anew each time.
+// The server is a copy of the binary that go run keeps: go build would link it anew each time.
 var (
 	buildServer = built("weir", "run -exec cp .. FILE")
 	buildRacing = sync.OnceValues(func() (string, error) {
