@@ -56,7 +56,7 @@ func (s *togetherStore) Swap(ctx context.Context, key string, old counters.State
 }
 
 // newTogether returns a token bucket that remembers many clients.
-func newTogether(t *testing.T, store counters.StateStore, cfg Config) (*togetherStore, *TokenBucket) {
+func newTogether(t *testing.T, store counters.StateStore, cfg Config) (*togetherStore, *Limiter) {
 	together := &togetherStore{StateStore: store}
 	cfg.Policy, cfg.Limit, cfg.ClockSkew, cfg.Clients = "p", "l", -1, 1000
 	l, err := NewTokenBucket(together, time.Minute, 0, cfg)
@@ -117,7 +117,7 @@ func TestManyLoseRacesTogether(t *testing.T) {
 	inner := memory.New(func() time.Time { return noon })
 	const clients = 100
 	asked := manyRequests(clients, noon, 10)
-	var instances [2]*TokenBucket
+	var instances [2]*Limiter
 	var stores [2]*togetherStore
 	for i := range instances {
 		stores[i], instances[i] = newTogether(t, inner, Config{})
@@ -248,7 +248,7 @@ func TestManyAwaitTheirTurn(t *testing.T) {
 		limitertest.TakeMany(unhurried, l, asked)
 		turn := time.Now().Add(10 * time.Millisecond)
 		setTurn := func(at time.Time) {
-			l.limiter.(*Limiter[bucketState]).Change(asked[1].Client, func(a *account[bucketState]) { a.pace.turn = momentOf(at) })
+			l.limiter.(*limiterOf[bucketState]).Change(asked[1].Client, func(a *account[bucketState]) { a.pace.turn = momentOf(at) })
 		}
 		setTurn(turn)
 		var order []int
@@ -359,7 +359,7 @@ func TestAPanicLeavesNothingLocked(t *testing.T) {
 	_, l := newTogether(t, rigged, Config{})
 	_, other := newTogether(t, rigged.StateStore, Config{})
 	armed := false
-	l.limiter.(*Limiter[bucketState]).family.algorithm = panicking{l.limiter.(*Limiter[bucketState]).family.algorithm, &armed}
+	l.limiter.(*limiterOf[bucketState]).family.algorithm = panicking{l.limiter.(*limiterOf[bucketState]).family.algorithm, &armed}
 	asked := manyRequests(1, time.Now(), 5)
 	limitertest.TakeMany(unhurried, l, asked)
 	rigged.beforeSwap = func() {
@@ -376,7 +376,7 @@ func TestAPanicLeavesNothingLocked(t *testing.T) {
 	}
 	assert.Equal(t, "a bug", limitertest.TakeMany(unhurried, l, asked)[0].Panic)
 	free := make(chan struct{})
-	go l.limiter.(*Limiter[bucketState]).Change(asked[0].Client, func(*account[bucketState]) { close(free) })
+	go l.limiter.(*limiterOf[bucketState]).Change(asked[0].Client, func(*account[bucketState]) { close(free) })
 	select {
 	case <-free:
 	case <-time.After(10 * time.Second):

@@ -194,7 +194,7 @@ func TestBatchesWithForeignAndLargeValues(t *testing.T) {
 		return server.Stat("curr_connections") >= 3 // with the one that asks
 	}, time.Minute, 10*time.Millisecond)
 	for i := 0; i < clients; i += 10 {
-		require.NoError(t, store.Put(ctx, l.limiter.(*Limiter[logState]).family.keys.StateKey(asked[i].Client), []byte("apple"), time.Minute))
+		require.NoError(t, store.Put(ctx, l.limiter.(*limiterOf[logState]).family.keys.StateKey(asked[i].Client), []byte("apple"), time.Minute))
 	}
 	for _, taken := range limitertest.TakeMany(ctx, l, asked) {
 		require.True(t, taken.Done)

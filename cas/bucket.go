@@ -2,7 +2,6 @@ package cas
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"math/bits"
 	"slices"
@@ -33,16 +32,6 @@ type bucket struct {
 	window      time.Duration
 	burst       int64 // capacity; 0 means the request's limit, whatever that is
 	countDenied bool
-}
-
-// newBucket returns a bucket, or an error that says what is wrong with the
-// window (see counters.CheckWindow) or the burst.
-func newBucket(format byte, window time.Duration, burst int64, countDenied bool) (bucket, error) {
-	err := counters.CheckWindow(window)
-	if err == nil && (burst < 0 || burst > counters.MaxLimit) {
-		err = fmt.Errorf("burst %d must be from 0 (the limit) to %d", burst, int64(counters.MaxLimit))
-	}
-	return bucket{format: format, window: window, burst: burst, countDenied: countDenied}, err
 }
 
 // bucketState is a level at a time. The zero value is the empty bucket, and the

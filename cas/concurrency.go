@@ -10,14 +10,14 @@ import (
 	"weir/counters"
 )
 
-// The bounds of a Concurrency's limit and lease.
+// The bounds of NewConcurrency's limit and lease.
 const (
 	MaxPlaces = 1000
 	MinLease  = time.Second
 	MaxLease  = time.Hour
 )
 
-// A Concurrency is a Limiter of how much is under way at once: what it admits takes as
+// NewConcurrency returns a limiter of how much is under way at once: what it admits takes as
 // many places as its cost, until a Refund gives them back, or until its lease ends, as
 // whoever holds it may have died. A request that Renews one begins its lease anew.
 //
@@ -26,15 +26,13 @@ const (
 // places for all instances at once, so no denial is remembered. A lower limit ends no
 // lease: nothing new is admitted until there is room.
 //
-// Its state is a log of when each lease began; see SlidingLog. Giving back a lease that
-// there isn't changes nothing. Make one with NewConcurrency; its methods are those of
-// Limiter.
-type Concurrency struct{ limiter }
-
-// NewConcurrency returns a limiter of places. limit, 1 to MaxPlaces, is the one that most
-// requests will have; one of a request that is larger counts as MaxLogLimit at most. The
-// error says what is wrong with the lease (MinLease to MaxLease), the limit or cfg.
-func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64, cfg Config) (*Concurrency, error) {
+// Its state is a log of when each lease began; see NewSlidingLog. Giving back a lease that
+// there isn't changes nothing.
+//
+// limit, 1 to MaxPlaces, is the one that most requests will have; one of a request that is
+// larger counts as MaxLogLimit at most. The error says what is wrong with the lease (MinLease
+// to MaxLease), the limit or cfg.
+func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64, cfg Config) (*Limiter, error) {
 	options, err := cfg.Options.WithDefaults()
 	switch {
 	case err != nil:
@@ -45,14 +43,10 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 	}
 	cfg.CountDenied = false // a denial holds nothing
 	a := places{log{window: lease + grid + options.ClockSkew}}
-	l, err := newLimiter(store, a, err, "concurrency", logEntryBytes*limit, cfg)
-	if err == nil {
-		l.family.leases = true
-	}
-	return made(&Concurrency{l}, err)
+	return newLimiter(store, a, err, "concurrency", logEntryBytes*limit, cfg)
 }
 
-// places is the arithmetic of a Concurrency: that of a log whose entries are leases.
+// places is the arithmetic of NewConcurrency: that of a log whose entries are leases.
 //
 // A lease is known by its name, which is what its time has beyond a multiple of grid: it keeps
 // that however often it is renewed. So whoever renews it again, or releases it, by what was

@@ -13,7 +13,7 @@ import (
 )
 
 // inFlight returns a limiter of places, and who asks it for one.
-func inFlight(t *testing.T, store counters.StateStore, limit int64) (l *Concurrency, ask func(at time.Time, renews int64) (counters.Decision, error)) {
+func inFlight(t *testing.T, store counters.StateStore, limit int64) (l *Limiter, ask func(at time.Time, renews int64) (counters.Decision, error)) {
 	l, err := NewConcurrency(store, 10*time.Second, limit, testConfig(10))
 	require.NoError(t, err)
 	return l, func(at time.Time, renews int64) (counters.Decision, error) {
@@ -182,7 +182,7 @@ func TestALeaseOfRightBehindAResetStays(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, taken.Receipt.Position, now.UnixNano())
 	require.NoError(t, other.Refund(unhurried, r, taken))
-	require.NoError(t, store.Delete(t.Context(), []string{one.limiter.(*Limiter[logState]).family.keys.StateKey("c")}))
+	require.NoError(t, store.Delete(t.Context(), []string{one.limiter.(*limiterOf[logState]).family.keys.StateKey("c")}))
 	held, err := ask(now.Add(time.Second), 0)
 	require.NoError(t, err)
 	require.True(t, held.Allowed)

@@ -28,7 +28,7 @@ func TestFewDebtsAreRemembered(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 	}
-	l.limiter.(*Limiter[bucketState]).Change("c", func(a *account[bucketState]) { assert.Less(t, len(a.due), 2*mostDebts) })
+	l.limiter.(*limiterOf[bucketState]).Change("c", func(a *account[bucketState]) { assert.Less(t, len(a.due), 2*mostDebts) })
 }
 
 // A client asks evenly for 90% of what drains, in an outage that is longer than a bucket
@@ -217,7 +217,7 @@ func testSettledCostsInAnOutage(t *testing.T) {
 func TestDebtsAreToldOfALogThatOthersHaveWritten(t *testing.T) {
 	t.Parallel()
 	store := memory.New(nil)
-	open := func() *SlidingLog {
+	open := func() *Limiter {
 		l, err := NewSlidingLog(store, time.Minute, MaxLogLimit, testConfig(10))
 		require.NoError(t, err)
 		return l
@@ -225,7 +225,7 @@ func TestDebtsAreToldOfALogThatOthersHaveWritten(t *testing.T) {
 	a, b := open(), open()
 	now := clock(t, "12:00:01.5")
 	r := counters.Request{Client: "c", Cost: 1, Limit: MaxLogLimit}
-	take := func(l *SlidingLog) counters.Decision {
+	take := func(l *Limiter) counters.Decision {
 		now = now.Add(time.Millisecond)
 		r.Now = now
 		d, err := l.Take(unhurried, r)

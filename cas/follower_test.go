@@ -21,7 +21,7 @@ type contended struct {
 	way
 	t              *testing.T
 	rigged         *riggedStore
-	limiter, other *TokenBucket
+	limiter, other *Limiter
 }
 
 func (by way) newContended(t *testing.T, cfg Config) *contended {
@@ -40,7 +40,7 @@ func (c *contended) request() counters.Request {
 	return counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()}
 }
 
-func (c *contended) takeBy(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
+func (c *contended) takeBy(l *Limiter, timeout time.Duration) (counters.Decision, error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), timeout)
 	defer cancel()
 	return c.take(ctx, l, c.request())
@@ -133,7 +133,7 @@ func (by way) TestATurnLeavesTheStoreItsTime(t *testing.T) {
 		other, err := NewTokenBucket(by.on(store), time.Second, 0, cfg)
 		require.NoError(t, err)
 		var deadline time.Time
-		take := func(l *TokenBucket) (counters.Decision, error) {
+		take := func(l *Limiter) (counters.Decision, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			if l == limiter {
@@ -181,7 +181,7 @@ func (by way) TestAFollowerWhoseTimeEndsFirstIsDenied(t *testing.T) {
 		require.NoError(t, err)
 		other, err := NewTokenBucket(by.on(store), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
-		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
+		take := func(l *Limiter, timeout time.Duration) (counters.Decision, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
 			return by.take(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})

@@ -20,7 +20,7 @@ import (
 // A holder is an instance of several that share a store, which may fail for it alone.
 type holder struct {
 	t     *testing.T
-	l     *Concurrency
+	l     *Limiter
 	store *limitertest.BrokenStore
 	limit int64
 }
@@ -225,7 +225,7 @@ func TestALeaseThatWasRenewedElsewhereIsPutBackOnce(t *testing.T) {
 	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
 	first := p[0].take(at(0), 0)
 	require.True(t, p[1].take(at(2), 0).Allowed)
-	require.NoError(t, p[0].store.Store.Delete(t.Context(), []string{p[0].l.limiter.(*Limiter[logState]).family.keys.StateKey("c")}))
+	require.NoError(t, p[0].store.Store.Delete(t.Context(), []string{p[0].l.limiter.(*limiterOf[logState]).family.keys.StateKey("c")}))
 	require.True(t, p[0].take(at(20), first.Receipt.Position).Allowed)
 	require.True(t, p[1].take(at(21), 0).Allowed)
 	assert.EqualValues(t, 1, p[0].remain(at(22)), "three are held")
@@ -399,7 +399,7 @@ func TestLeasesOfAfterAResetAreNotFreedByWhatWasDueBefore(t *testing.T) {
 
 // oneBesideAnother returns a holder of the only place of a limit, and a limiter of another
 // instance, whose store is rigged.
-func oneBesideAnother(t *testing.T) (*holder, *riggedStore, *Concurrency) {
+func oneBesideAnother(t *testing.T) (*holder, *riggedStore, *Limiter) {
 	p := newHolders(t, 1, 1)[0]
 	rigged := &riggedStore{StateStore: p.store.Store}
 	l, err := NewConcurrency(rigged, time.Minute, 1, testConfig(10))

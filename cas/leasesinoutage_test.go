@@ -31,7 +31,7 @@ func TestLeasesThatComeAndGoAloneLeaveNothing(t *testing.T) {
 		d.Receipt.Alone, d.Receipt.Client = nil, nil // as a receipt has it
 		_ = l.Refund(unhurried, r, d)
 	}
-	l.limiter.(*Limiter[logState]).Change("c", func(a *account[logState]) { assert.Less(t, len(a.due), 2*mostDebts) })
+	l.limiter.(*limiterOf[logState]).Change("c", func(a *account[logState]) { assert.Less(t, len(a.due), 2*mostDebts) })
 	store.Fail(nil)
 	l.Flush()
 }
@@ -64,7 +64,7 @@ func TestLeasesThatAreRenewedAloneDontPileUp(t *testing.T) {
 		}
 		now = now.Add(5 * time.Second)
 	}
-	l.limiter.(*Limiter[logState]).Change("c", func(a *account[logState]) { assert.Less(t, len(a.due), 3*places) })
+	l.limiter.(*limiterOf[logState]).Change("c", func(a *account[logState]) { assert.Less(t, len(a.due), 3*places) })
 	store.Fail(nil)
 	l.Flush()
 	now = now.Add(-5 * time.Second)
@@ -88,7 +88,7 @@ func TestALeaseThatIsRenewedAloneAllTheTime(t *testing.T) {
 		require.True(t, d.Allowed)
 		r.Renews = d.Receipt.Position
 	}
-	l.limiter.(*Limiter[logState]).Change("c", func(a *account[logState]) { assert.Less(t, len(a.due), 2*mostDebts) })
+	l.limiter.(*limiterOf[logState]).Change("c", func(a *account[logState]) { assert.Less(t, len(a.due), 2*mostDebts) })
 	store.Fail(nil)
 	l.Flush()
 	r.Renews = 0

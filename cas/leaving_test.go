@@ -511,7 +511,7 @@ func TestWhoHasLeftDecidesAloneWhileTheLeaderPanics(t *testing.T) {
 			require.NoError(t, err)
 			other, err := NewTokenBucket(inner, time.Minute, 0, testConfig(10))
 			require.NoError(t, err)
-			take := func(l *TokenBucket, within time.Duration) (counters.Request, error) {
+			take := func(l *Limiter, within time.Duration) (counters.Request, error) {
 				r := counters.Request{Client: "c", Cost: 1, Limit: 100, Now: time.Now()}
 				_, err := l.Take(&counters.Deadline{At: time.Now().Add(within)}, r)
 				return r, err

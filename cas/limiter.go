@@ -10,8 +10,8 @@ import (
 	"weir/counters/ledger"
 )
 
-// A Limiter admits requests by a state per client, of type S, which it replaces
-// by compare-and-swap: what it decides is what the algorithm decides for all
+// A Limiter admits requests by a state per client, which it replaces by
+// compare-and-swap: what it decides is what the algorithm decides for all
 // requests of all instances, one after the other.
 //
 // Concurrent checks of a client are decided in one step, in their order, so
@@ -36,13 +36,10 @@ import (
 // It is safe for concurrent use. Make one with NewTokenBucket, NewLeakyBucket,
 // NewSlidingLog, NewCountingLog or NewConcurrency: the zero Limiter can decide nothing, and
 // panics.
-type Limiter[S any] struct {
-	ledger.ManyBook[account[S]]
-	family family[S]
-}
+type Limiter struct{ limiter }
 
-// A limiter is a Limiter of states of any type. Who imports a type that has it in the place of
-// a Limiter doesn't compile all of that again for each type of state.
+// A limiter is a limiterOf states of any type. As Limiter has it, whoever imports that doesn't
+// compile a limiterOf again for each type.
 type limiter interface {
 	counters.Limiter
 	TakesMany() bool
@@ -54,13 +51,19 @@ type limiter interface {
 	Items(client string, limit int64) (n, key, value int)
 }
 
+// A limiterOf is the limiter whose states are of type S.
+type limiterOf[S any] struct {
+	ledger.ManyBook[account[S]]
+	family family[S]
+}
+
 // rememberedBytes bounds the memory in which logs are remembered, by bounding the number of
 // clients.
 const rememberedBytes = 64 << 20
 
 // newLimiter returns a limiter by algorithm a, unless that is wrong by err. The keys of its
 // states have the name. A log takes so many bytes of memory; 0 of what isn't one.
-func newLimiter[S any](store counters.StateStore, a algorithm[S], err error, name string, logBytes int64, cfg Config) (*Limiter[S], error) {
+func newLimiter[S any](store counters.StateStore, a algorithm[S], err error, name string, logBytes int64, cfg Config) (*Limiter, error) {
 	options, wrong := cfg.Options.WithDefaults()
 	if err = cmp.Or(err, wrong); err == nil && store == nil {
 		err = errors.New("a limiter needs a store; memory.New makes one")
@@ -72,9 +75,10 @@ func newLimiter[S any](store counters.StateStore, a algorithm[S], err error, nam
 		options.Clients = min(options.Clients, int(rememberedBytes/logBytes))
 	}
 	cfg.Options = options
-	l := new(Limiter[S])
+	_, leases := any(a).(places)
+	l := new(limiterOf[S])
 	l.family = family[S]{
-		rules: rules[S]{algorithm: a, cfg: cfg}, store: store, book: &l.Book,
+		rules: rules[S]{algorithm: a, cfg: cfg, leases: leases}, store: store, book: &l.Book,
 		keys: counters.StateNamespace(options.KeyPrefix, options.Policy, options.Limit, name),
 	}
 	l.Key = func(_ *account[S], client string) string { return l.family.keys.StateKey(client) }
@@ -88,15 +92,7 @@ func newLimiter[S any](store counters.StateStore, a algorithm[S], err error, nam
 		Clients:  options.Clients,
 		Timeouts: 1, // checks wait behind it
 	})
-	return l, nil
-}
-
-// made returns l, or err.
-func made[L any](l *L, err error) (*L, error) {
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
+	return &Limiter{l}, nil
 }
 
 // together has the store do the exchanges of many clients.
@@ -123,7 +119,7 @@ func (f *family[S]) together(ctx context.Context, m *ledger.Many[account[S]]) {
 // that, as the state it would replace is gone, and nobody puts back what is
 // remembered of it. Other instances notice within counters.MaxStaleness. The
 // error is counters.ErrRequest or one of a store's.
-func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) error {
+func (l *limiterOf[S]) Reset(ctx context.Context, client string, now time.Time) error {
 	if err := cmp.Or(counters.CheckClient(client), counters.CheckNow(now)); err != nil {
 		return err
 	}
@@ -164,7 +160,7 @@ const resetAttempts = 16
 
 // Items returns what the store keeps of a client that asks evenly, and as often as the
 // limit allows: one item, with so many bytes of key and of value.
-func (l *Limiter[S]) Items(client string, limit int64) (n, key, value int) {
+func (l *limiterOf[S]) Items(client string, limit int64) (n, key, value int) {
 	f := &l.family
 	var state S
 	most := min(limit, 10_000) // no log has more entries, and a bucket doesn't grow

@@ -69,7 +69,7 @@ type instance struct {
 	t        testing.TB
 	store    *riggedStore
 	by       way
-	limiter  *TokenBucket
+	limiter  *Limiter
 	now      time.Time
 	limit    int64
 	batches  []int
@@ -544,7 +544,7 @@ func runMachine[S any](t *rapid.T, by way, a algorithm[S], countDenied bool) {
 	defer cancel()
 	now := clock(t, "12:00:00")
 	store := memory.New(func() time.Time { return now })
-	limiters := make([]*Limiter[S], 3)
+	limiters := make([]*Limiter, 3)
 	for i := range limiters {
 		cfg := testConfig([]int{20, 10, -1}[i])
 		cfg.CountDenied = countDenied
@@ -560,7 +560,7 @@ func runMachine[S any](t *rapid.T, by way, a algorithm[S], countDenied bool) {
 	}
 	var admitted []taken
 	emptier := now.Add(-time.Hour) // when the state last became emptier by more than time
-	pick := func(t *rapid.T) *Limiter[S] { return rapid.SampledFrom(limiters).Draw(t, "instance") }
+	pick := func(t *rapid.T) *Limiter { return rapid.SampledFrom(limiters).Draw(t, "instance") }
 	request := func(t *rapid.T) counters.Request {
 		return counters.Request{Client: "c", Cost: rapid.Int64Range(0, 4).Draw(t, "cost"), Limit: 10, Now: now}
 	}
@@ -966,7 +966,7 @@ func TestTTLIsThatOfTheSlowestCallAndTheHorizon(t *testing.T) {
 	slow.Request.Request = counters.Request{Client: "c", Cost: 1, Limit: 1, Now: noon}
 	fast.Request.Request = counters.Request{Client: "c", Cost: 1, Limit: 100, Now: noon}
 	for _, calls := range [][]*call[bucketState]{{slow, fast}, {fast, slow}} {
-		w := &work[bucketState]{family: &l.limiter.(*Limiter[bucketState]).family, a: new(account[bucketState]), calls: calls}
+		w := &work[bucketState]{family: &l.limiter.(*limiterOf[bucketState]).family, a: new(account[bucketState]), calls: calls}
 		w.next.latest = &calls[0].Request.Request
 		w.decide(true, true)
 		assert.Equal(t, 2*time.Minute+500*time.Millisecond+2*time.Second, w.next.ttl)

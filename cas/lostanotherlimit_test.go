@@ -51,7 +51,7 @@ func TestALossThatALowerLimitFindsBesideWhatIsNew(t *testing.T) {
 	there, err := NewTokenBucket(store, time.Hour, 0, testConfig(10))
 	require.NoError(t, err)
 	r := counters.Request{Client: "c", Cost: 900, Limit: 1000, Now: clock(t, "12:00:01")}
-	take := func(l *TokenBucket, cost, limit int64) counters.Decision {
+	take := func(l *Limiter, cost, limit int64) counters.Decision {
 		r.Cost, r.Limit, r.Now = cost, limit, r.Now.Add(time.Second)
 		d, err := l.Take(unhurried, r)
 		require.NoError(t, err)

@@ -27,7 +27,7 @@ func TestARefundOfWhatHasDrainedByAHigherLimit(t *testing.T) {
 	at := func(after time.Duration, cost, limit int64) counters.Request {
 		return counters.Request{Client: "c", Cost: cost, Limit: limit, Now: start.Add(after)}
 	}
-	takes := func(l *TokenBucket, r counters.Request) counters.Decision {
+	takes := func(l *Limiter, r counters.Request) counters.Decision {
 		t.Helper()
 		d, err := l.Take(unhurried, r)
 		require.NoError(t, err)

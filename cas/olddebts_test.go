@@ -27,7 +27,7 @@ func TestManyDebtsFromBeforeAnAnswerStandForThemselves(t *testing.T) {
 	require.NoError(t, err)
 	r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: clock(t, "12:00:01")}
 	for range shared / 2 {
-		for _, l := range []*TokenBucket{here, there} {
+		for _, l := range []*Limiter{here, there} {
 			d, err := l.Take(unhurried, r)
 			require.NoError(t, err)
 			require.True(t, d.Allowed)

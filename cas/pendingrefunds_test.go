@@ -32,8 +32,8 @@ func (by way) TestManyRefundsWaitForTheStore(t *testing.T) {
 			store := &limitertest.BrokenStore{Store: memory.New(nil)}
 			l, err := NewTokenBucket(by.on(store), time.Minute, 0, testConfig(10))
 			require.NoError(t, err)
-			counter := &refundCounter{algorithm: l.limiter.(*Limiter[bucketState]).family.algorithm}
-			l.limiter.(*Limiter[bucketState]).family.algorithm = counter
+			counter := &refundCounter{algorithm: l.limiter.(*limiterOf[bucketState]).family.algorithm}
+			l.limiter.(*limiterOf[bucketState]).family.algorithm = counter
 			r := counters.Request{Client: "c", Cost: 1, Limit: 2 * waiting, Now: clock(t, "12:00:01.5")}
 			var taken []counters.Decision
 			for range waiting {
@@ -47,7 +47,7 @@ func (by way) TestManyRefundsWaitForTheStore(t *testing.T) {
 			}
 			store.Fail(nil)
 			l.Flush()
-			l.limiter.(*Limiter[bucketState]).Change("c", func(*account[bucketState]) {
+			l.limiter.(*limiterOf[bucketState]).Change("c", func(*account[bucketState]) {
 				assert.Less(t, counter.refunds, waiting*waiting/10)
 			})
 			d, err := l.Peek(unhurried, r)

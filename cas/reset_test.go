@@ -185,7 +185,7 @@ func TestAResetOfWhatIsRememberedForLongerThanItLasts(t *testing.T) {
 	t.Parallel()
 	for _, loss := range []bool{false, true} {
 		store := memory.New(nil)
-		start := func() *TokenBucket {
+		start := func() *Limiter {
 			l, err := NewTokenBucket(store, time.Minute, 0, testConfig(10))
 			require.NoError(t, err)
 			return l

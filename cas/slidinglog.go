@@ -7,7 +7,7 @@ import (
 	"weir/counters"
 )
 
-// A SlidingLog is a Limiter that admits at most limit in any window, exactly:
+// NewSlidingLog returns a limiter that admits at most limit in any window, exactly:
 // it keeps when each cost was admitted. A request that is exactly one window
 // old no longer counts, so the window is half-open: (now-window, now]. It is
 // exact by the clocks of its instances: with clocks d apart, at most limit are
@@ -15,18 +15,14 @@ import (
 //
 // Limit and window may change between two requests: the log is the same for all
 // limits, and what a shorter window has dropped stays dropped. A request's own
-// limit above MaxLogLimit counts as MaxLogLimit. Make one with NewSlidingLog;
-// its methods are those of Limiter.
-type SlidingLog struct{ limiter }
-
-// NewSlidingLog returns a limiter by sliding log. limit is the one that most
-// requests will have. It remembers fewer than cfg.Clients where their logs
-// would take more than 64 MiB. The error says what is wrong with the window
+// limit above MaxLogLimit counts as MaxLogLimit.
+//
+// limit is the one that most requests will have. The limiter remembers fewer than cfg.Clients
+// where their logs would take more than 64 MiB. The error says what is wrong with the window
 // (see counters.CheckWindow), the limit or cfg.
-func NewSlidingLog(store counters.StateStore, window time.Duration, limit int64, cfg Config) (*SlidingLog, error) {
+func NewSlidingLog(store counters.StateStore, window time.Duration, limit int64, cfg Config) (*Limiter, error) {
 	a, err := newSlidingLog(window, limit, cfg.CountDenied)
-	l, err := newLimiter(store, a, err, "sliding_log", logEntryBytes*limit, cfg)
-	return made(&SlidingLog{l}, err)
+	return newLimiter(store, a, err, "sliding_log", logEntryBytes*limit, cfg)
 }
 
 // logEntryBytes is what an entry of a log takes in memory.

@@ -10,7 +10,7 @@ import (
 // Usage returns the state that decides r, as the store has it, and consumes nothing. What
 // this process has still to tell the store is not in it. The error is counters.ErrRequest
 // or one of a store's.
-func (l *Limiter[S]) Usage(ctx context.Context, r counters.Request) (counters.Usage, error) {
+func (l *limiterOf[S]) Usage(ctx context.Context, r counters.Request) (counters.Usage, error) {
 	if err := r.Check(); err != nil {
 		return counters.Usage{}, err
 	}

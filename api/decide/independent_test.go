@@ -17,7 +17,7 @@ import (
 
 // A resetLimiter is reset after each of the requests that it takes together: where others hold
 // them up, they are decided one after the other.
-type resetLimiter struct{ *cas.Concurrency }
+type resetLimiter struct{ *cas.Limiter }
 
 func (l resetLimiter) TakesMany() bool { return true }
 
