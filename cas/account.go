@@ -194,54 +194,6 @@ func (a *account[S]) othersDueAt(now time.Time, within time.Duration) (due int64
 // last answered, renewals aside: others are thought to have done so too.
 func (a *account[S]) admittedAlone() bool { return slices.ContainsFunc(a.due, (*debt).standsForMore) }
 
-// refund notes that r, which was admitted with the decision taken, is given back. It reports
-// whether the store is to be told now: what a flight without an answer may have told is given
-// back once it turns out to be done.
-func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Decision) bool {
-	own, d := debtOf(taken)
-	if d == nil && a.releasedAlone(l, &r, taken.Receipt.Position) {
-		return false
-	}
-	if d == nil {
-		d = newDebt(r, taken)
-		d.kind = back
-		a.owe(l, d)
-		return true
-	}
-	cost := min(r.Cost, d.cost)
-	if b, drains := any(l.algorithm).(bucket); drains && own != d {
-		cost = min(cost, b.undrained(own, d.now, 0).whole)
-		own.lower(cost)
-	}
-	d.lower(cost)
-	if i := slices.Index(a.due, d); i >= 0 {
-		given := *d
-		given.cost, given.remaining = cost, counters.MaxLimit
-		var none S
-		used := l.tell(none, &given)
-		for _, later := range a.due[i+1:] {
-			if later.consumes() { // what hadn't left by then isn't in front of it any more
-				r := later.request()
-				if less := l.peek(none, r).Remaining - l.peek(used, r).Remaining; less > 0 {
-					later.remaining, later.part = later.remaining+less, 0 // less may be a part too much
-				}
-			}
-		}
-	}
-	a.belief = nil
-	switch {
-	case cost == 0: // the client was reset
-	case d.outcome == ledger.Done:
-		a.owe(l, d.giveBack(cost))
-		return true
-	case d.outcome == ledger.Unknown:
-		l.cfg.RefundFailed()
-	case d.cost == 0:
-		a.strike(d)
-	}
-	return false
-}
-
 // releasedAlone drops what is due of the lease that r gives back, which began at a time, and
 // reports whether the store can't know that lease. What a flight tells of it isn't due again if
 // the flight wasn't done.
@@ -322,18 +274,6 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 			a.ended(l, f, ledger.NotDone)
 		}
 	}
-}
-
-// learn notes what has become of a flight without an answer.
-func (a *account[S]) learn(l *rules[S], f *flight[S], o ledger.Outcome) {
-	f.outcome = o
-	if i := slices.Index(a.flights, f); i >= 0 {
-		if o != ledger.NotDone { // a state that is seen may tell more
-			return
-		}
-		a.flights = slices.Delete(a.flights, i, i+1)
-	}
-	a.ended(l, f, o)
 }
 
 // noneDone notes that no flight without an answer was done.

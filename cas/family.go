@@ -81,7 +81,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, ref any) counters.D
 	}
 	after, d := f.step(s, r)
 	due := f.debtAlone(after, d, &r, was)
-	// Of a flight that was taken for done, or is from before a reset, learn says what is due.
+	// Of a flight that was taken for done, or is from before a reset, Learn says what is due.
 	if due.flights == 0 || was == a.flight || slices.Contains(a.flights, was) {
 		a.owe(&f.rules, due)
 		a.tidy(&f.rules)
@@ -140,9 +140,51 @@ func (f *family[S]) contend(a *account[S], q *ledger.Request[account[S]]) counte
 	return d
 }
 
-// Refund implements ledger.Family.
+// Refund implements ledger.Family. What a flight without an answer may have told is given back
+// once it turns out to be done.
 func (f *family[S]) Refund(a *account[S], r counters.Request, taken counters.Decision) (tell bool) {
-	return a.refund(&f.rules, r, taken)
+	own, d := debtOf(taken)
+	if d == nil && a.releasedAlone(&f.rules, &r, taken.Receipt.Position) {
+		return false
+	}
+	if d == nil {
+		d = newDebt(r, taken)
+		d.kind = back
+		a.owe(&f.rules, d)
+		return true
+	}
+	cost := min(r.Cost, d.cost)
+	if b, drains := any(f.algorithm).(bucket); drains && own != d {
+		cost = min(cost, b.undrained(own, d.now, 0).whole)
+		own.lower(cost)
+	}
+	d.lower(cost)
+	if i := slices.Index(a.due, d); i >= 0 {
+		given := *d
+		given.cost, given.remaining = cost, counters.MaxLimit
+		var none S
+		used := f.tell(none, &given)
+		for _, later := range a.due[i+1:] {
+			if later.consumes() { // what hadn't left by then isn't in front of it any more
+				r := later.request()
+				if less := f.peek(none, r).Remaining - f.peek(used, r).Remaining; less > 0 {
+					later.remaining, later.part = later.remaining+less, 0 // less may be a part too much
+				}
+			}
+		}
+	}
+	a.belief = nil
+	switch {
+	case cost == 0: // the client was reset
+	case d.outcome == ledger.Done:
+		a.owe(&f.rules, d.giveBack(cost))
+		return true
+	case d.outcome == ledger.Unknown:
+		f.cfg.RefundFailed()
+	case d.cost == 0:
+		a.strike(d)
+	}
+	return false
 }
 
 // Charge implements ledger.Family.
@@ -158,5 +200,13 @@ func (f *family[S]) Owes(a *account[S]) bool { return a.owes() }
 
 // Learn implements ledger.Family.
 func (f *family[S]) Learn(a *account[S], ref any, o ledger.Outcome) {
-	a.learn(&f.rules, ref.(*flight[S]), o)
+	was := ref.(*flight[S])
+	was.outcome = o
+	if i := slices.Index(a.flights, was); i >= 0 {
+		if o != ledger.NotDone { // a state that is seen may tell more
+			return
+		}
+		a.flights = slices.Delete(a.flights, i, i+1)
+	}
+	a.ended(&f.rules, was, o)
 }

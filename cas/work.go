@@ -482,6 +482,6 @@ func (w *work[S]) answer(err error) {
 func (w *work[S]) abandoned(call *call[S]) {
 	w.escaped = true
 	if w.swapped && call.Result.Allowed && slices.Contains(w.flight.calls, call) {
-		w.a.refund(&w.rules, call.Request.Request, call.Result)
+		w.Refund(w.a, call.Request.Request, call.Result)
 	}
 }
