@@ -51,19 +51,28 @@ func (f *family[S]) othersDue(a *account[S], told S, r *counters.Request) (due i
 }
 
 // decideAlone decides r in the state that the process believes in, if others admit
-// their share too. Of what is admitted alone the first stands for itself, and so does
-// whoever goes on with a lease.
+// their share too. Of what is admitted alone the first stands for itself.
 func (f *family[S]) decideAlone(s S, b belief[S], r *counters.Request) counters.Decision {
-	if !f.cfg.CountDenied && b.alone > 0 && r.Renews == 0 {
-		var none S
-		all := *r
-		all.Cost = max(r.Cost, min(ledger.StandsFor(r.Cost, b.share), f.peek(none, *r).Remaining))
-		if d := f.peek(s, all); !d.Allowed {
-			d.Remaining = min(d.Remaining, max(0, r.Cost-1))
+	var none S
+	if b.alone > 0 {
+		if d, denied := f.denyBeside(s, r, min(ledger.StandsFor(r.Cost, b.share), f.peek(none, *r).Remaining)); denied {
 			return d
 		}
 	}
 	return f.peek(s, *r)
+}
+
+// denyBeside denies r if so much doesn't fit, for which it stands while others admit their share
+// too. A renewal stands for itself, as its lease is held.
+func (f *family[S]) denyBeside(s S, r *counters.Request, all int64) (d counters.Decision, denied bool) {
+	if all <= r.Cost || f.cfg.CountDenied || r.Renews != 0 {
+		return d, false
+	}
+	beside := *r
+	beside.Cost = all
+	d = f.peek(s, beside)
+	d.Remaining = min(d.Remaining, max(0, r.Cost-1))
+	return d, !d.Allowed
 }
 
 // Alone implements ledger.Family.

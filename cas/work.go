@@ -213,23 +213,15 @@ func (w *work[S]) healNext(take bool) {
 }
 
 // denyForOthers denies a call that doesn't fit beside what the others are thought to have
-// still to tell the store, and to admit meanwhile. A renewal isn't: its lease is held.
+// still to tell the store, and to admit meanwhile.
 func (w *work[S]) denyForOthers(call *call[S]) bool {
-	others := w.forOthers()
-	if others == 0 || w.cfg.CountDenied || call.Request.Renews != 0 {
-		return false
+	r := &call.Request.Request
+	d, denied := w.denyBeside(w.next.to, r, r.Cost+w.forOthers())
+	if denied {
+		d.RetryAfter = max(w.peek(w.next.to, *r).RetryAfter, min(d.RetryAfter, w.cfg.Telling()))
+		call.Result = d
 	}
-	r := call.Request.Request
-	r.Cost += others
-	d := w.peek(w.next.to, r)
-	if d.Allowed {
-		return false
-	}
-	without := w.peek(w.next.to, call.Request.Request)
-	d.Remaining = min(d.Remaining, call.Request.Cost-1)
-	d.RetryAfter = max(without.RetryAfter, min(d.RetryAfter, w.cfg.Telling()))
-	call.Result = d
-	return true
+	return denied
 }
 
 // forOthers returns what the others are thought to have still to tell the store. Until they
