@@ -464,16 +464,12 @@ func (w *work[S]) answer(err error) {
 			d.Receipt.Generation, _ = w.began(w.next.to)
 		}
 		if !call.Answer(*d, failed) {
-			w.abandoned(call)
+			w.escaped = true
+			// What the store has consumed for a caller that has left is given back. If the caller has
+			// decided alone since, flight.leave has taken its call out, and ended has settled it.
+			if w.swapped && d.Allowed && slices.Contains(w.flight.calls, call) {
+				w.Refund(w.a, q.Request, *d)
+			}
 		}
-	}
-}
-
-// abandoned gives back what the store has consumed for a caller that has left. If the caller has
-// decided alone since, flight.leave has taken its call out, and ended has settled it.
-func (w *work[S]) abandoned(call *call[S]) {
-	w.escaped = true
-	if w.swapped && call.Result.Allowed && slices.Contains(w.flight.calls, call) {
-		w.Refund(w.a, call.Request.Request, call.Result)
 	}
 }
