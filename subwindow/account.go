@@ -453,10 +453,9 @@ func (a *account) noteRead(bucket, value int64) (counted bool) {
 		}
 		f.seen, f.found = true, max(0, min(f.sum, value-f.before))
 		counted = counted || f.found > 0
-		if f.outcome.Certain() { // nothing of it is due any more
-			continue
+		if !f.outcome.Certain() { // else nothing of it is due any more
+			a.owe(bucket, -f.presumed(), 0)
 		}
-		a.owe(bucket, -f.presumed(), 0)
 	}
 	return counted
 }

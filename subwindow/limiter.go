@@ -44,10 +44,7 @@ const (
 func New(store counters.Store, window Window, options counters.Options) (*Limiter, error) {
 	options, err := options.WithDefaults()
 	window.Horizon = options.Horizon()
-	if err == nil {
-		err = window.check()
-	}
-	if err == nil && store == nil {
+	if err = cmp.Or(err, window.check()); err == nil && store == nil {
 		err = errors.New("a limiter needs a store; memory.New makes one")
 	}
 	if err != nil {
