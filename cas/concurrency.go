@@ -2,49 +2,11 @@ package cas
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"math/bits"
-	"time"
 
 	"weir/counters"
 )
-
-// The bounds of NewConcurrency's limit and lease.
-const (
-	MaxPlaces = 1000
-	MinLease  = time.Second
-	MaxLease  = time.Hour
-)
-
-// NewConcurrency returns a limiter of how much is under way at once: what it admits takes as
-// many places as its cost, until a Refund gives them back, or until its lease ends, as
-// whoever holds it may have died. A request that Renews one begins its lease anew.
-//
-// At no time are there more leases than the limit that haven't ended by any clock, as each
-// is kept for the clock skew longer. A lease that has ended, or was given back, frees its
-// places for all instances at once, so no denial is remembered. A lower limit ends no
-// lease: nothing new is admitted until there is room.
-//
-// Its state is a log of when each lease began; see NewSlidingLog. Giving back a lease that
-// there isn't changes nothing.
-//
-// limit, 1 to MaxPlaces, is the one that most requests will have; one of a request that is
-// larger counts as MaxLogLimit at most. The error says what is wrong with the lease (MinLease
-// to MaxLease), the limit or cfg.
-func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64, cfg Config) (*Limiter, error) {
-	options, err := cfg.Options.WithDefaults()
-	switch {
-	case err != nil:
-	case lease < MinLease || lease > MaxLease:
-		err = fmt.Errorf("lease %v must be from %v to %v", lease, MinLease, MaxLease)
-	case limit < 1 || limit > MaxPlaces:
-		err = fmt.Errorf("limit %d of what is under way at once must be from 1 to %d", limit, MaxPlaces)
-	}
-	cfg.CountDenied = false // a denial holds nothing
-	a := places{log{window: lease + grid + options.ClockSkew}}
-	return newLimiter(store, a, err, "concurrency", logEntryBytes*limit, cfg)
-}
 
 // places is the arithmetic of NewConcurrency: that of a log whose entries are leases.
 //
