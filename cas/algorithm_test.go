@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -374,7 +375,7 @@ func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 		"no cost":               "\xa2" + moment + "\x00\x00",
 		"cost 0":                "\xa2" + moment + "\x00\x00\x00",
 		"two of one time":       "\xa2" + moment + "\x00\x00\x01\x00\x01",
-		"more than any limit":   "\xa2" + moment + "\x00\x00\x90\x4e\x01\x02",
+		"more than any limit":   "\xa2" + moment + "\x00\x00\x01" + strings.Repeat("\x01\x01", mostLogged),
 		"cost beyond int64":     "\xa2" + moment + "\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
 		"entry after all time":  "\xa2" + moment + "\x00\x00\x01\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x01",
 		"time after all time":   "\xa2" + moment + "\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x00\x01",
@@ -386,7 +387,8 @@ func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 	} {
 		require.ErrorIs(t, refuse["log"]([]byte(data)), errForeignState, name)
 	}
-	require.NoError(t, refuse["log"]([]byte("\xa2"+moment+"\x00\x00\x91\x4e")), "one more than any limit")
+	require.NoError(t, refuse["log"]([]byte("\xa2"+moment+"\x00\x00\x01"+strings.Repeat("\x01\x01", MaxLogLimit))), "one more than any limit")
+	require.NoError(t, refuse["log"]([]byte("\xa2"+moment+"\x00\x00\x80\xa0\x94\xa5\x8d\x1d")), "charged as much as any limit")
 }
 
 func FuzzTokenBucketCodec(f *testing.F) {

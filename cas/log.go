@@ -17,7 +17,8 @@ import (
 // this many entries, about 70 KB, all of which travel with each request.
 const MaxLogLimit = 10_000
 
-// mostLogged is what an exact log may have: where denied requests count, one more than its limit.
+// mostLogged is how many entries an exact log may have: where denied requests count, one more
+// than its limit. What is charged comes on top, and each may cost more than the limit.
 const mostLogged = MaxLogLimit + 1
 
 // log is the arithmetic of a log. In an exact one each entry is of one time; a counting
@@ -168,16 +169,13 @@ func (l log) peek(s logState, r counters.Request) counters.Decision {
 // where the decision said that it stands: what the store has lost, or other denials have
 // replaced, is no longer there, and what others were admitted stays. What a counting log has
 // admitted stands nowhere: the cost is taken from the oldest entries that may have it or come
-// before it, so that what stays may leave later than it should, never sooner. Of an exact log
-// that is as full as one can be, it may have been left out.
+// before it, so that what stays may leave later than it should, never sooner.
 func (l log) refund(s logState, d *debt) logState {
 	switch {
 	case s.generation != d.generation:
 		return s
 	case l.exact() && d.position != 0:
 		s = l.changed(s, d.position, -d.cost)
-	case l.exact() && s.sum == mostLogged:
-		return s
 	case !outside(d.now, s.time, l.window):
 		s = l.without(s, d.now, d.cost)
 	}
@@ -447,18 +445,24 @@ func (l log) add(s logState, cost, limit int64) logState {
 	return l.short(s, limit)
 }
 
-// short takes what an exact log can't hold from its oldest. In a counting one it joins
-// neighbours if there are more entries than it has: those that are together no more than an
+// short joins entries if there are more than there may be: in an exact log the oldest, which
+// leave with the last of them; in a counting one neighbours that are together no more than an
 // entry's share of the limit, or of all that is in use if that is more: not of what the oldest
 // has lost.
 func (l log) short(s logState, limit int64) logState {
-	switch {
-	case l.exact():
-		return l.without(s, math.MinInt64, s.sum-mostLogged)
-	case int64(s.n) <= 2*l.entries+1:
+	most := int64(mostLogged)
+	if !l.exact() {
+		most = 2*l.entries + 1
+	}
+	over := int64(s.n) - most
+	if over <= 0 {
 		return s
 	}
 	entries := l.list(s, 0)
+	if l.exact() {
+		entries[over].cost = costs(entries[:over+1])
+		return l.logOf(entries[over:], s.generation, s.time)
+	}
 	left := entries[0].cost - l.inUse(entries[0], s.time)
 	share := l.share(max(limit, s.sum-left))
 	joined := entries[:1]

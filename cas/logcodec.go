@@ -58,7 +58,7 @@ func (l log) decodeExact(data []byte) (logState, error) {
 		gap, rest, ok1 = cutUvarint(rest)
 		cost, rest, ok2 = cutUvarint(rest)
 		if !ok1 || !ok2 || gap == 0 && s.sum > 0 || gap > between(s.ends, math.MaxInt64) ||
-			cost == 0 || cost > uint64(mostLogged-s.sum) {
+			cost == 0 || cost > uint64(math.MaxInt64/2-s.sum) || s.n == mostLogged {
 			return logState{}, errForeignState
 		}
 		s.end, s.ends = s.ends, s.ends+int64(gap)

@@ -408,3 +408,63 @@ func TestALogGivesBackOnlyWhatStands(t *testing.T) {
 	assert.EqualValues(t, 14, late.sum)
 	assert.EqualValues(t, 9, l.refund(late, newDebt(request(time.Second, 5), taken)).sum)
 }
+
+// What is charged above the limit takes the place of nothing, so what stays is right when some
+// of it is given back.
+func TestAnExactLogHasAllThatIsCharged(t *testing.T) {
+	t.Parallel()
+	l, err := newSlidingLog(time.Minute, MaxLogLimit, false)
+	require.NoError(t, err)
+	ask := func(shows string, cost int64) counters.Request {
+		return counters.Request{Cost: cost, Limit: MaxLogLimit, Now: clock(t, shows)}
+	}
+	charge := func(s logState, r counters.Request) logState {
+		d := newDebt(r, counters.Decision{Allowed: true})
+		d.kind = charged
+		s, err := l.decode(l.encode(nil, l.charge(s, d)))
+		require.NoError(t, err)
+		return s
+	}
+	s, _ := l.step(logState{}, ask("12:00:00", 5000))
+	s, taken := l.step(s, ask("12:00:10", 5000))
+	s = charge(s, ask("12:00:20", 1_000_000))
+	s = l.refund(s, newDebt(ask("12:00:10", 5000), taken))
+	assert.EqualValues(t, 1_005_000, s.sum)
+	assert.Equal(t, 20*time.Second, l.peek(s, ask("12:01:00", 1)).RetryAfter)
+	assert.Equal(t, int64(MaxLogLimit), l.peek(s, ask("12:01:20", 1)).Remaining)
+
+	// Of more charges than there is room for the oldest are one.
+	s = logState{}
+	for range mostLogged {
+		s = charge(s, counters.Request{Cost: 2, Limit: 5, Now: clock(t, "12:00:00").Add(time.Duration(s.n))})
+	}
+	s = charge(s, ask("12:00:30", 7))
+	assert.Equal(t, mostLogged, s.n)
+	assert.EqualValues(t, 2*mostLogged+7, s.sum)
+	live, used := l.live(s, ask("12:01:00", 1))
+	assert.EqualValues(t, 2*mostLogged+7, used, "the first leaves with the next")
+	_, used = l.live(live, counters.Request{Now: clock(t, "12:01:00").Add(1)})
+	assert.EqualValues(t, 2*(mostLogged-2)+7, used)
+}
+
+// A lower limit makes a log exact, and a higher one a counting log again: all the while it has
+// all of what was admitted before.
+func TestALogThatIsExactForAWhileLosesNothing(t *testing.T) {
+	t.Parallel()
+	counting, exact := countingClient(t, time.Minute, MinLogEntries, false), logClient(t, time.Minute, false)
+	ask := func(shows string, cost, limit int64) counters.Request {
+		return counters.Request{Cost: cost, Limit: limit, Now: clock(t, shows)}
+	}
+	for _, shows := range []string{"12:00:00", "12:00:10", "12:00:20"} {
+		require.True(t, counting.ask(t, ask(shows, 5000, 20_000)).Allowed)
+	}
+	s, err := exact.algorithm.decode(slices.Clone(counting.stored))
+	require.NoError(t, err)
+	assert.EqualValues(t, 15_000, s.sum)
+	d := newDebt(ask("12:00:30", 1, 5000), counters.Decision{Allowed: true})
+	d.kind = charged
+	exact.stored = exact.algorithm.encode(nil, exact.algorithm.charge(s, d))
+	s, err = counting.algorithm.decode(exact.stored)
+	require.NoError(t, err)
+	assert.EqualValues(t, 4999, counting.algorithm.peek(s, ask("12:00:59", 1, 20_000)).Remaining)
+}
