@@ -532,6 +532,19 @@ func TestASettlementAfterAReloadOfEntries(t *testing.T) {
 	}
 }
 
+// What an exact log is charged counts in full, be it more than the log may admit, and so it does
+// when a higher limit has made it one with entries.
+func TestAnExactLogIsChargedInFull(t *testing.T) {
+	t.Parallel()
+	on, now := newMemcached(t), &clock{time: epoch}
+	higher := countingLog("tokens", 100_000, time.Minute, 64)
+	s := anInstance(on, now, newPolicy("llm", slidingLog("tokens", 100, time.Minute)))
+	settled := s.settleAt(t, s.reserveFor(t, "team-a", 60).Receipt, 30_000)
+	assert.Contains(t, settled.Body, `"charged":29940,"remaining":0`)
+	require.Equal(t, http.StatusOK, s.do(t, http.MethodPost, "/v1/charge", `{"policy":"llm","client":"team-a","cost":20000}`).Code)
+	assert.EqualValues(t, 50_000, usedOf(t, on, now, higher, "team-a"))
+}
+
 // After a restart of Memcached a settlement makes no count negative, be it settled by the
 // instance that has admitted the check or by one that knows nothing, and takes nothing away
 // that others have counted since.

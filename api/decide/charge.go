@@ -81,17 +81,17 @@ func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {
 	AtOnce(len(limits), d.StoreTimeout, func(i int) {
 		l := &limits[i]
 		r := l.request(now)
-		r.Cost = min(cost, l.LargestLimit())
+		r.Cost = cost
 		_ = l.Limiter.Charge(ctx, r)
 	})
-	told := make(map[string]int64)
-	for i := range limits {
-		l := &limits[i]
-		told[l.Client] = max(told[l.Client], min(cost, l.LargestLimit()))
+	if cost == 0 {
+		return
 	}
-	for client, most := range told {
-		if most > 0 {
-			d.observer.Charged(client, most, now)
+	told := make(map[string]bool)
+	for i := range limits {
+		if client := limits[i].Client; !told[client] {
+			told[client] = true
+			d.observer.Charged(client, cost, now)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func settledLimit(limit *policy.Limit, client string, r *receipt.Receipt, l *rec
 	case limit.Lease > 0:
 		one.Refunded = one.Cost
 	case less < 0:
-		one.Charged = min(-less, limit.LargestLimit())
+		one.Charged = -less
 	case !l.Alone: // else nobody knows when the store was told
 		one.Refunded = less
 	}
