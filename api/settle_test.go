@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -460,6 +461,12 @@ func settleAtRandom(t *testing.T, on telemetry.Store, many int, algorithm string
 	var open []reserved
 	resets := 0
 	now, used := time.Duration(0), int64(0)
+	capacity := make(map[*service]int64) // after a reload
+	reload := func(by *service, limit policy.Limit) {
+		by.tells() // what its limiters would tell a moment later
+		by.SetPolicies(bindLimiters(s.store, by.cfg.Metrics, newPolicy("llm", limit)))
+		capacity[by] = cmp.Or(limit.Burst, limit.Limit)
+	}
 	settle := func(i int) {
 		cost := random.Int64N(2 * open[i].cost)
 		r := instances[random.IntN(many)].settleAt(t, open[i].receipt, cost)
@@ -486,7 +493,7 @@ func settleAtRandom(t *testing.T, on telemetry.Store, many int, algorithm string
 			require.Equal(t, http.StatusOK, by.do(t, http.MethodPost, "/v1/charge", fmt.Sprintf(`{"policy":"llm","client":"team-a","cost":%d}`, cost)).Code)
 			used += cost
 		case what == 9 && random.IntN(2) == 0:
-			by.SetPolicies(bindLimiters(s.store, by.cfg.Metrics, newPolicy("llm", limit)))
+			reload(by, changedAtRandom(limit, random))
 		case what == 9 && resets < 2:
 			resets++
 			now += time.Second
@@ -504,8 +511,25 @@ func settleAtRandom(t *testing.T, on telemetry.Store, many int, algorithm string
 		s.clock.at(now + time.Second) // by then all instances know
 	}
 	for _, by := range instances {
-		require.EqualValues(t, 2000-used, by.remains(t), algorithm)
+		by.tells()
 	}
+	for _, by := range instances {
+		require.EqualValues(t, used, cmp.Or(capacity[by], 2000)-by.remains(t), algorithm)
+	}
+}
+
+// changedAtRandom returns the limit with other options, by which it counts in the same place.
+func changedAtRandom(limit policy.Limit, random *rand.Rand) policy.Limit {
+	limit.Limit += random.Int64N(8000)
+	switch {
+	case drains(limit):
+		limit.Burst = limit.Limit + random.Int64N(8000)
+	case limit.Entries > 0:
+		limit.Entries = 8 << random.IntN(4)
+	case limit.SubWindows > 0:
+		limit.Estimate = []string{"weighted", "strict"}[random.IntN(2)]
+	}
+	return limit
 }
 
 // newMemcached returns a store on an empty server.
