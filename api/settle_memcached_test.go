@@ -3,9 +3,11 @@ package api
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -352,6 +354,128 @@ func TestRetryAfterBesideSettlements(t *testing.T) {
 			}
 		}
 		require.Greater(t, denials, 60)
+	})
+}
+
+// While some use more than they have reserved, nobody is admitted beside that: whoever is, on
+// whichever of three instances, the window has no more in it than the limit, of estimates that are
+// still under way and of what was used. So the limit is passed by no more than what those that are
+// under way then use beyond their estimates.
+func TestWhatIsUsedBeyondTheEstimateIsInTheWay(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, name string, limit policy.Limit) {
+		on, now := newMemcached(t), &clock{time: epoch}
+		var instances []*service
+		for range 3 {
+			instances = append(instances, anInstance(on, now, newPolicy("llm", limit)))
+		}
+		type used struct {
+			at   time.Duration
+			cost int64
+		}
+		type reserved struct {
+			receipt string
+			*used
+		}
+		var all []*used // in order
+		var open []reserved
+		random := rand.New(rand.NewPCG(28, 2))
+		admitted, over := 0, 0
+		for step := range racetest.Some(400) {
+			at := time.Duration(step) * 700 * time.Millisecond
+			now.at(at)
+			by := instances[random.IntN(3)]
+			if len(open) > 0 && random.IntN(2) == 0 {
+				i := random.IntN(len(open))
+				o := open[i]
+				open = append(open[:i], open[i+1:]...)
+				cost := random.Int64N(3 * o.cost)
+				require.Equal(t, http.StatusOK, by.settleAt(t, o.receipt, cost).Code)
+				if by.tells(); cost > o.cost {
+					over++
+					all = append(all, &used{at, cost - o.cost})
+				} else {
+					o.cost = cost
+				}
+				continue
+			}
+			estimate := 1 + random.Int64N(20)
+			r := by.reserveFor(t, "team-a", estimate)
+			if !r.Allowed {
+				continue
+			}
+			admitted++
+			all = append(all, &used{at, estimate})
+			open = append(open, reserved{r.Receipt, all[len(all)-1]})
+			var sum, level float64
+			last := time.Duration(0)
+			for _, u := range all {
+				in := u.at > at-time.Minute
+				if name == "fixed" { // of the calendar
+					in = u.at/time.Minute == at/time.Minute
+				}
+				if in {
+					sum += float64(u.cost)
+				}
+				level = max(0, level-100*(u.at-last).Minutes()) + float64(u.cost)
+				last = u.at
+			}
+			switch {
+			case drains(limit):
+				require.LessOrEqual(t, level, 101.0, "at %v", at) // a part of one is rounded
+			case name != "sliding": // of the oldest slot that has only a part
+				require.LessOrEqual(t, sum, 100.0, "at %v", at)
+			}
+		}
+		assert.Greater(t, admitted, int(racetest.Some(400))/20)
+		assert.Greater(t, over, 0)
+	})
+}
+
+// Who reserves and never settles gets the estimates back when they leave the window.
+func TestWhatIsNeverSettledLeavesTheWindow(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, _ string, limit policy.Limit) {
+		on, now := newMemcached(t), &clock{time: epoch}
+		limit.Limit = 10_000
+		instances := []*service{anInstance(on, now, newPolicy("llm", limit)), anInstance(on, now, newPolicy("llm", limit))}
+		for i := range 10 {
+			checks := slices.Repeat([]string{`{"policy":"llm","client":"team-a","settle":true}`}, 1000)
+			for _, r := range instances[i%2].do(t, http.MethodPost, "/v1/check/batch", `{"checks":[`+strings.Join(checks, ",")+`]}`).Results {
+				require.NotEmpty(t, r.Receipt)
+			}
+			now.set(now.now().Add(time.Millisecond))
+		}
+		require.False(t, instances[0].reserveFor(t, "team-a", 100).Allowed)
+		now.at(3 * time.Minute)
+		for _, by := range instances {
+			require.True(t, by.reserveFor(t, "team-a", 5000).Allowed)
+		}
+	})
+}
+
+// If Memcached loses that a receipt was settled, what was given back is given back again, and no
+// more than that.
+func TestASettlementThatMemcachedForgets(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, _ string, limit policy.Limit) {
+		on, now := newMemcached(t), &clock{time: epoch}
+		s := anInstance(on, now, newPolicy("llm", limit))
+		receipt := s.reserveFor(t, "team-a", 30).Receipt
+		require.True(t, s.reserveFor(t, "team-a", 50).Allowed)
+		require.Equal(t, http.StatusOK, s.settleAt(t, receipt, 10).Code)
+		s.tells()
+		s.store.mu.Lock()
+		claims := slices.DeleteFunc(slices.Collect(maps.Keys(s.store.keys)), func(key string) bool { return !strings.HasPrefix(key, "weir:llm/-:") })
+		s.store.mu.Unlock()
+		require.Len(t, claims, 1)
+		require.NoError(t, on.Delete(t.Context(), claims))
+		again := s.settleAt(t, receipt, 10)
+		require.Equal(t, http.StatusOK, again.Code)
+		assert.False(t, again.Already)
+		s.tells()
+		assert.EqualValues(t, 10+50-20, usedOf(t, on, now, limit, "team-a"))
+		assert.True(t, s.settleAt(t, receipt, 0).Already)
 	})
 }
 
