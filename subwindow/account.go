@@ -436,7 +436,7 @@ func (a *account) forgo(asked due, value int64) {
 	if d == nil || s == nil {
 		return
 	}
-	cost := max(asked.cost, d.cost)
+	cost := max(asked.cost, a.toTell(*d)) // what is only presumed counted isn't lost
 	if cost >= 0 || value >= max(-cost, s.own) {
 		return
 	}

@@ -43,3 +43,30 @@ func (by way) TestARefundOfWhatMayNotBeCounted(t *testing.T) {
 		}
 	}
 }
+
+// Others give back what was taken for the flight's. So the store has less than is to be given back
+// if the flight was done: nothing was lost. It wasn't done, and nothing is told of it.
+func (by way) TestARefundOfWhatOthersHaveGivenBack(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store := &lateStore{Store: memory.New(nil)}
+		options := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}
+		l, other := by.newLimiterWith(t, store, w, options), by.newLimiterWith(t, store.Store, w, options)
+		now := at("12:00:01")
+		alone, err := l.TakeLocal(request(now, 5, 100), limitertest.ErrUnsent)
+		require.NoError(t, err)
+		store.late.Store(true)
+		_, err = l.Take(t.Context(), request(now, 1, 100))
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		store.late.Store(false)
+		require.True(t, take(t, other, now, 5, 100).Allowed)
+		take(t, l, now, 0, 100)
+		require.NoError(t, l.Refund(t.Context(), request(now, 5, 100), alone))
+
+		require.NoError(t, other.Refund(t.Context(), request(now, 5, 100), counters.Decision{Allowed: true}))
+		take(t, l, now, 0, 100)
+		undone(store.tell[0])
+		l.Flush()
+		assert.Zero(t, used(t, store.Store, w, now), name)
+	}
+}
