@@ -19,8 +19,8 @@ type (
 type account[S any] struct {
 	pace pace
 	last snapshot[S]
-	// due is what the store is still to be told, and belief the last state with that; nil if
-	// it has to be made anew.
+	// due is what the store is still to be told. belief is the last state with that; nil if it
+	// has to be made anew.
 	due    []*debt
 	belief *belief[S]
 	// flights had no answer, and were to replace last: at most one of them is done.
@@ -125,7 +125,7 @@ func (a *account[S]) strike(d *debt) {
 }
 
 // A belief is the state that was seen last, with what is due and what others are
-// thought to have admitted since the store has answered.
+// thought to have admitted since the store last answered.
 type belief[S any] struct {
 	state S
 	share float64 // of the process

@@ -36,7 +36,7 @@ type due struct {
 
 // A flight is an addition under way, or one without an answer. What its callers have admitted
 // alone is due, less presumed(): the store is taken to have counted that. If the flight turns out
-// to be done, all of it is given back but that.
+// to be done, its sum is given back, less presumed().
 type flight struct {
 	bucket, sum int64
 	before      int64 // the most that the store can have had before it
@@ -60,7 +60,7 @@ type account struct {
 	generation, verified int64
 
 	top    int64  // the number of the newest slot
-	slots  []slot // newest first, and none behind the last with a count
+	slots  []slot // newest first; those behind the last have no count
 	share  ledger.Share
 	flight *flight // under way
 	owed   *debts

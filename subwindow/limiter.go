@@ -17,8 +17,8 @@ import (
 // instances, at least one sees the other.
 //
 // It asks the store as little as that allows. Concurrent checks of a client are
-// counted together. A slot that has been closed for longer than the horizon
-// doesn't change any more, so it is read once. Near the end of a slot a check
+// counted together. A slot that has been closed for longer than the horizon is final: it
+// changes only with the generation, so it is read once. Near the end of a slot a check
 // reads the next one too: an instance with a faster clock may count there
 // already. Counts mostly grow, so where nothing was left a moment ago a check is denied
 // without the store. After counters.MaxStaleness the store is asked again, so

@@ -31,8 +31,8 @@ type Request[A any] struct {
 	counters.Request
 	Kind   Kind
 	Record *Record[A]
-	// Flight is the last flight that may count the call, nil if none may. Its leader sets
-	// it before it claims the call, so that a caller who leaves has it.
+	// Flight is the flight that may count the call, nil if none may. Its leader sets it before
+	// it claims the call, so that a caller who leaves has it.
 	Flight any
 }
 

@@ -380,7 +380,8 @@ func (b *Book[A]) Change(client string, do func(*A)) {
 
 // lead answers a batch of calls of one client. If the account is forgotten meanwhile, as too many
 // others are asked about, it goes on with it all the same. A new account is to the old one as
-// another process's. But what the new one gives back of the old one's, that takes for lost.
+// another process's. But if the new one gives back what the old one has counted, the old one
+// takes that for lost.
 func (b *Book[A]) lead(ctx context.Context, batch *Batch[A]) {
 	q := &batch.Calls()[0].Request
 	c, r := q.Record, q.Request
