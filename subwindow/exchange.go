@@ -47,6 +47,9 @@ func (w *work) reads(all, generation, current bool) {
 			bucket = a.top - int64(a.readTo) // the final ones are skipped
 		}
 	}
+	if last, ok := w.lastCounted(); ok && generation && !all && last < w.bucket && a.isFinal(last) {
+		w.buckets = append(w.buckets, last) // if the client is lost, what else is read doesn't tell
+	}
 	if w.all = all; all {
 		more := func(bucket int64) {
 			if (bucket < w.oldest || bucket > w.newest()) && !slices.Contains(w.buckets, bucket) {
@@ -65,6 +68,20 @@ func (w *work) reads(all, generation, current bool) {
 		}
 	}
 	w.nameKeys(generation)
+}
+
+// lastCounted returns the newest slot that has a count and can't have expired, if there is one.
+func (w *work) lastCounted() (bucket int64, ok bool) {
+	a := w.a
+	for i, s := range a.slots {
+		if bucket = a.top - int64(i); bucket < w.lasting {
+			break
+		}
+		if s.count > 0 {
+			return bucket, true
+		}
+	}
+	return 0, false
 }
 
 // nameKeys makes keys those of the generation, if it is to be verified, and of buckets: in that order,

@@ -604,3 +604,18 @@ func (by way) TestWhatIsPutBackWithoutAnAnswerIsToldToOthers(t *testing.T) {
 		})
 	}
 }
+
+// A client that is over its limit is only looked at: the slot of now has no count, and those that
+// have are final. When Memcached forgets the client, the process that remembers it puts them back,
+// also if nobody has reset it or changed the past, so that no generation is lost with them.
+func (by way) TestWhatIsLostOfFinalSlotsIsPutBack(t *testing.T) {
+	t.Parallel()
+	w := newWindow(t, time.Minute, 10, false)
+	store := memory.New(nil)
+	here, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store, w, sameClock)
+	require.EqualValues(t, 10, admits(t, here, at("12:00:01"), 10, 10))
+	require.Zero(t, admits(t, here, at("12:00:13"), 10, 1))
+	require.NoError(t, store.Delete(t.Context(), []string{key(w, at("12:00:01"))}))
+	require.Zero(t, admits(t, here, at("12:00:14"), 10, 1))
+	assert.Zero(t, admits(t, there, at("12:00:15"), 10, 1), "a process that has just begun")
+}

@@ -76,6 +76,9 @@ func (w *work) fillSlots() {
 		a.doubtful = slices.ContainsFunc(a.flights(), func(f *flight) bool { return f.outcome == ledger.Done })
 	}
 	for i, bucket := range w.buckets {
+		if !w.all && read[i] != counters.Absent && a.isFinal(bucket) {
+			continue // it was read as it might be lost
+		}
 		missing := w.see(bucket, read[i], bucket >= w.lasting, 0)
 		if w.all && a.noteRead(bucket, read[i]) {
 			a.pastChanged = a.pastChanged || w.mayBeFinal(bucket) // the flight may have counted late
