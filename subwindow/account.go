@@ -305,9 +305,9 @@ func (a *account) owesAlone() bool {
 
 // standsFor returns what all instances admit together while this one admits the cost alone: here,
 // in a slot in which it may have admitted some already, and later, in one in which it hasn't.
-// The first cost stands for itself: one may always be admitted.
+// The first cost stands for itself, whatever was charged before: one may always be admitted.
 func (a *account) standsFor(bucket, cost int64) (here, later int64) {
-	if !a.owesAlone() {
+	if !slices.ContainsFunc(a.dues(), func(d due) bool { return d.cost > 0 && d.others > 0 }) {
 		return cost, cost
 	}
 	var d due

@@ -91,3 +91,28 @@ func (by way) TestATinyShareMakesNoRoom(t *testing.T) {
 	take(here, 1000)
 	assert.False(t, take(here, most).Allowed)
 }
+
+// What is charged while the store is gone stands for itself: others are charged by themselves. The
+// first check that is admitted alone then stands for itself, too, so that every process can admit one.
+func (by way) TestTheFirstAfterAChargeStandsForItself(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store := &limitertest.BrokenStore{Store: newMemory()}
+		here, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store.Store, w, sameClock)
+		now := at("12:00:01")
+		for range 44 {
+			require.True(t, take(t, here, now, 1, 100).Allowed)
+			require.True(t, take(t, there, now, 1, 100).Allowed)
+		}
+		store.Fail(limitertest.ErrUnsent)
+		require.Error(t, here.Charge(t.Context(), request(now, 1, 100)))
+		d, err := here.TakeLocal(request(now, 7, 100), limitertest.ErrUnsent)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed, "%s: 11 of 100 are left", name)
+		d, err = here.TakeLocal(request(now, 1, 100), limitertest.ErrUnsent)
+		require.NoError(t, err)
+		assert.False(t, d.Allowed, "%s: another process has admitted as much", name)
+		store.Fail(nil)
+		here.Flush()
+	}
+}
