@@ -76,7 +76,7 @@ func (w *work) fillSlots() {
 		a.doubtful = slices.ContainsFunc(a.flights(), func(f *flight) bool { return f.outcome == ledger.Done })
 	}
 	for i, bucket := range w.buckets {
-		if !w.all && read[i] != counters.Absent && a.isFinal(bucket) {
+		if !w.all && bucket < w.bucket && a.isFinal(bucket) && read[i] != counters.Absent {
 			continue // it was read as it might be lost
 		}
 		missing := w.see(bucket, read[i], bucket >= w.lasting, 0)
