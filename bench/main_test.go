@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -63,10 +62,11 @@ func TestBadCommandLines(t *testing.T) {
 	}
 }
 
-// resultsDir returns a new directory with copies of the JSON files in from.
-func resultsDir(t *testing.T, from string) string {
+// resultsDir returns a new directory with results of two experiments. They have a way in,
+// a load with checks that were not answered, and no contention.
+func resultsDir(t *testing.T) string {
 	dir := t.TempDir()
-	files, err := filepath.Glob(filepath.Join(from, "*.json"))
+	files, err := filepath.Glob("testdata/report/*.json")
 	require.NoError(t, err)
 	for _, file := range files {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(file)), []byte(readFile(t, file)), 0o600))
@@ -88,11 +88,9 @@ func readFile(t *testing.T, name string) string {
 	return string(content)
 }
 
-// The files have a way in, a load with checks that were not answered, and no
-// contention.
 func TestReportOfTheFiles(t *testing.T) {
 	t.Parallel()
-	dir := resultsDir(t, "testdata/report")
+	dir := resultsDir(t)
 	text, err := makeReport(t, dir)
 	require.NoError(t, err)
 	for _, line := range []string{
@@ -130,7 +128,7 @@ func TestReportOfBrokenFiles(t *testing.T) {
 		machine + `} {}`:               "there is more after the report",
 		`{}`:                           "it doesn't say on what machine it was made",
 	} {
-		dir := resultsDir(t, "testdata/report")
+		dir := resultsDir(t)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "contention.json"), []byte(content), 0o600))
 		text, err := makeReport(t, dir)
 		require.ErrorContains(t, err, want, content)
@@ -141,30 +139,3 @@ func TestReportOfBrokenFiles(t *testing.T) {
 		assert.Len(t, files, 3, "%s: nothing is written", content)
 	}
 }
-
-// The committed report has the figures of the committed results.
-func TestReportHasTheFiguresOfTheResults(t *testing.T) {
-	t.Parallel()
-	dir := resultsDir(t, "results")
-	text, err := makeReport(t, dir)
-	require.NoError(t, err)
-	assert.Equal(t, figures(text), figures(readFile(t, filepath.Join("results", "REPORT.md"))), "go run ./bench report")
-}
-
-// The document shows the rows of all algorithms as the report does.
-func TestDocumentHasTheFiguresOfAlgorithms(t *testing.T) {
-	t.Parallel()
-	_, after, ok := strings.Cut(readFile(t, filepath.Join("results", "REPORT.md")), "\n## Algorithms\n")
-	require.True(t, ok)
-	table, _, _ := strings.Cut(after[strings.Index(after, "--:|\n"):], "\n\n")
-	rows := strings.Split(table, "\n")[1:]
-	assert.Greater(t, len(rows), 10)
-	for _, row := range rows {
-		assert.Contains(t, readFile(t, "README.md"), "\n"+row+"\n", "copy it from results/REPORT.md")
-	}
-}
-
-var figure = regexp.MustCompile(`\d+(?:,\d{3})*(?:\.\d+)?%?`)
-
-// figures returns the numbers in a text, with their percent signs.
-func figures(text string) []string { return figure.FindAllString(text, -1) }
