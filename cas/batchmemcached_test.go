@@ -2,8 +2,6 @@ package cas
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,78 +43,15 @@ var everyAlgorithm = map[string]func(s counters.StateStore, limit int64, cfg Con
 	},
 }
 
-// Batches of the same clients overlap, in four instances, beside single checks:
-// each client has exactly its limit, and again after a reset.
 func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
 	t.Parallel()
-	const instances, batches, size, clients, limit = 4, 6, 40, 60, 20
 	for name, newLimiter := range everyAlgorithm {
 		t.Run(name, func(t *testing.T) {
-			a, b := memcachedtest.Start(t), memcachedtest.Start(t)
-			limiters := make([]limiter, instances)
-			for i := range limiters {
-				var err error
-				limiters[i], err = newLimiter(openMemcached(t, 0, a.Addr, b.Addr), limit, testConfig(1000))
+			limitertest.RacingBatches(t, clock(t, "12:00:10"), func(t *testing.T, addresses ...string) limitertest.ManyLimiter {
+				l, err := newLimiter(openMemcached(t, counters.MaxTimeout, addresses...), 20, testConfig(1000))
 				require.NoError(t, err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			for _, l := range limiters { // on a busy machine it may take some dials to connect
-				require.Eventually(t, func() bool {
-					for _, taken := range limitertest.TakeAll(ctx, l, manyRequests(20, clock(t, "12:00:01"), limit)) {
-						if taken.Err != nil {
-							return false
-						}
-					}
-					return true
-				}, 20*time.Second, time.Millisecond)
-			}
-			var admitted [clients]atomic.Int64
-			fill := func(now time.Time) {
-				var asking sync.WaitGroup
-				for _, l := range limiters {
-					for range batches {
-						asking.Go(func() {
-							numbers := rand.Perm(clients)[:size]
-							asked := make([]counters.Request, size)
-							for i, n := range numbers {
-								asked[i] = counters.Request{Client: fmt.Sprint("c", n), Cost: 1 + int64(n%3), Limit: limit, Now: now}
-							}
-							for i, taken := range limitertest.TakeAll(ctx, l, asked) {
-								if assert.NoError(t, taken.Err) && taken.Allowed {
-									admitted[numbers[i]].Add(asked[i].Cost)
-								}
-								assert.False(t, taken.Contended)
-							}
-						})
-						asking.Go(func() {
-							n := rand.IntN(clients)
-							d, err := l.Take(ctx, counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit, Now: now})
-							if assert.NoError(t, err) && d.Allowed {
-								admitted[n].Add(1)
-							}
-						})
-					}
-				}
-				asking.Wait()
-				for n := range clients {
-					assert.LessOrEqual(t, admitted[n].Load(), int64(limit))
-					l := limiters[n%instances]
-					r := counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit, Now: now}
-					for d, err := l.Take(ctx, r); d.Allowed; d, err = l.Take(ctx, r) {
-						require.NoError(t, err)
-						admitted[n].Add(1)
-					}
-					require.EqualValues(t, limit, admitted[n].Load(), "client %d", n)
-				}
-			}
-			now := clock(t, "12:00:10")
-			fill(now)
-			for n := range clients {
-				require.NoError(t, limiters[n%instances].Reset(ctx, fmt.Sprint("c", n), now.Add(time.Second)))
-				admitted[n].Store(0)
-			}
-			fill(now.Add(3 * time.Second))
+				return l
+			})
 		})
 	}
 }

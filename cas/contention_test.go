@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -88,11 +87,6 @@ type crowd struct {
 
 // storm lets callers of each process ask for one client until the time is over.
 func storm(processes []taker, callers int, r counters.Request, timeout, length time.Duration) crowd {
-	return stormOf(math.MaxInt, processes, callers, r, timeout, length)
-}
-
-// stormOf is a storm in which each caller asks so many times at most.
-func stormOf(times int, processes []taker, callers int, r counters.Request, timeout, length time.Duration) crowd {
 	var c crowd
 	var admitted, failed, contended atomic.Int64
 	took := make([][]time.Duration, len(processes)*callers)
@@ -100,7 +94,7 @@ func stormOf(times int, processes []taker, callers int, r counters.Request, time
 	end := time.Now().Add(length)
 	for i := range took {
 		done.Go(func() {
-			for range times {
+			for {
 				r := r
 				r.Now = time.Now()
 				if r.Now.After(end) {

@@ -694,42 +694,15 @@ func (by way) TestExpiryAndTruthAgree(t *testing.T) {
 	assert.InDelta(t, counters.MaxWindow.Seconds(), server.TTL(testKeys.StateKey("slow")), 5, "above 30 days too")
 }
 
-// Eight processes and 128 callers storm one client. No window ends in that
-// time.
-func (by way) TestProcessesAdmitExactlyTheLimit(t *testing.T) {
+func (by way) TestCallersThatRaceFillTheLimit(t *testing.T) {
 	t.Parallel()
-	const limit = 500
-	for _, open := range []struct {
-		name string
-		new  func(counters.StateStore) (taker, error)
-	}{
-		{"token bucket", func(s counters.StateStore) (taker, error) {
-			return by.asks(NewTokenBucket(by.on(s), counters.MaxWindow, 0, testConfig(10)))
-		}},
-		{"leaky bucket", func(s counters.StateStore) (taker, error) {
-			return by.asks(NewLeakyBucket(by.on(s), counters.MaxWindow, 0, testConfig(10)))
-		}},
-		{"sliding log", func(s counters.StateStore) (taker, error) {
-			return by.asks(NewSlidingLog(by.on(s), counters.MaxWindow, limit, testConfig(10)))
-		}},
-		{"counting log", func(s counters.StateStore) (taker, error) {
-			return by.asks(NewCountingLog(by.on(s), counters.MaxWindow, MinLogEntries, testConfig(10)))
-		}},
-	} {
-		t.Run(open.name, func(t *testing.T) {
-			server := memcachedtest.StartSocket(t)
-			processes := make([]taker, 8)
-			for i := range processes {
-				var err error
-				processes[i], err = open.new(openStore(t, server))
+	for name, newLimiter := range everyAlgorithm {
+		t.Run(name, func(t *testing.T) {
+			limitertest.Races(t, clock(t, "12:00:00"), true, func(t *testing.T, address string) counters.Limiter {
+				l, err := newLimiter(openMemcached(t, counters.MaxTimeout, address), 5000, testConfig(10))
 				require.NoError(t, err)
-			}
-			for i := range 3 {
-				c := stormOf(20, processes, 16, counters.Request{Client: fmt.Sprint("c", i), Cost: 1, Limit: limit}, 10*time.Second, time.Minute)
-				assert.Equal(t, int64(limit), c.admitted)
-				assert.Equal(t, int64(8*16*20), c.decisions)
-				assert.Zero(t, c.failed+c.contended)
-			}
+				return asked{l, by}
+			})
 		})
 	}
 }

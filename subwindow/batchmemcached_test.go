@@ -20,82 +20,16 @@ import (
 	"weir/subwindow"
 )
 
-// Batches of the same clients overlap, in two instances, beside single checks
-// and with clients who are reset in between: each client has exactly its limit,
-// and what was denied is given back.
 func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
 	t.Parallel()
-	a, b := memcachedtest.Start(t), memcachedtest.Start(t)
-	const instances, batches, size, clients, limit = 2, 12, 40, 60, 20
 	for _, slots := range []int{1, 10, 60} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
-			limiters := make([]*subwindow.Limiter, instances)
-			for i := range limiters {
-				l, err := subwindow.New(openMemcached(t, a.Addr, b.Addr), newWindow(t, time.Minute, slots, false),
-					counters.Options{Policy: fmt.Sprint("p", slots), Limit: "l", StoreTimeout: -1})
+			limitertest.RacingBatches(t, at("12:00:10.2"), func(t *testing.T, addresses ...string) limitertest.ManyLimiter {
+				l, err := subwindow.New(openMemcached(t, addresses...), newWindow(t, time.Minute, slots, false),
+					counters.Options{Policy: "p", Limit: "l", StoreTimeout: -1})
 				require.NoError(t, err)
-				limiters[i] = l
-			}
-			now := at("12:00:10.2")
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			var admitted [clients]atomic.Int64
-			// In the end nothing is passing through any more, and a second later
-			// it isn't believed to be.
-			storm := func(now time.Time) {
-				var asking sync.WaitGroup
-				for _, l := range limiters {
-					for range batches {
-						asking.Go(func() {
-							numbers := rand.Perm(clients)[:size]
-							asked := make([]counters.Request, size)
-							for i, n := range numbers {
-								asked[i] = counters.Request{Client: fmt.Sprint("c", n), Cost: 1 + int64(n%3), Limit: limit, Now: now}
-							}
-							for i, taken := range limitertest.TakeAll(ctx, l, asked) {
-								if assert.NoError(t, taken.Err) && taken.Allowed {
-									admitted[numbers[i]].Add(asked[i].Cost)
-								}
-							}
-						})
-						asking.Go(func() {
-							n := rand.IntN(clients)
-							r := counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit, Now: now}
-							if d, err := l.Take(ctx, r); assert.NoError(t, err) && d.Allowed {
-								admitted[n].Add(1)
-							}
-						})
-					}
-				}
-				asking.Wait()
-			}
-			fill := func(now time.Time) {
-				storm(now)
-				for n := range clients {
-					assert.LessOrEqual(t, admitted[n].Load(), int64(limit))
-					for i := range 10 {
-						l := limiters[i%instances]
-						r := counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit, Now: now.Add(time.Second)}
-						for d, err := l.Take(ctx, r); d.Allowed; d, err = l.Take(ctx, r) {
-							require.NoError(t, err)
-							admitted[n].Add(1)
-						}
-					}
-					require.EqualValues(t, limit, admitted[n].Load(), "client %d", n)
-				}
-			}
-			fill(now)
-			for _, l := range limiters {
-				l.Flush()
-			}
-			for n := range clients {
-				d, err := limiters[0].Peek(ctx, counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit + 1, Now: now.Add(2 * time.Second)})
-				require.NoError(t, err)
-				require.EqualValues(t, 1, d.Remaining, "what was denied is given back")
-				require.NoError(t, limiters[n%2].Reset(ctx, fmt.Sprint("c", n), now.Add(3*time.Second)))
-				admitted[n].Store(0)
-			}
-			fill(now.Add(5 * time.Second))
+				return l
+			})
 		})
 	}
 }

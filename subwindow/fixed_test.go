@@ -11,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
-	"weir/counters/limitertest"
 	"weir/counters/memcachedtest"
 	"weir/counters/memory"
 	"weir/subwindow"
@@ -191,20 +190,6 @@ func (by way) TestFixedWindowAgainstALog(t *testing.T) {
 			}
 		}
 	})
-}
-
-func (by way) TestFixedWindowIsExactUnderConcurrency(t *testing.T) {
-	t.Parallel()
-	server := memcachedtest.Start(t)
-	const instances, callers, each, limit = 4, 32, 10, 100
-	var limiters []*limiter
-	for range instances {
-		limiters = append(limiters, by.newFixed(t, openMemcached(t, server.Addr), time.Minute, false))
-	}
-	assert.Equal(t, int64(limit), limitertest.Race(instances*callers, each, func(caller, _ int) bool {
-		d, err := takePatiently(limiters[caller/callers], counters.Request{Client: "hot", Cost: 1, Limit: limit, Now: at("12:00:00")})
-		return assert.NoError(t, err) && d.Allowed
-	}))
 }
 
 func (by way) TestFixedWindowOnMemcachedWithLongWindows(t *testing.T) {

@@ -456,34 +456,6 @@ func (by way) TestRetryAfterIsTrue(t *testing.T) {
 	})
 }
 
-// Requests of four instances race; who loses a race asks again. Never more than
-// the limit are admitted, and since somebody always asks, no fewer.
-func (by way) TestExactUnderConcurrency(t *testing.T) {
-	server := memcachedtest.Start(t)
-	for _, slots := range []int{1, 4, 60} {
-		for _, strict := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d slots, strict %v", slots, strict), func(t *testing.T) {
-				t.Parallel()
-				const instances, callers, limit = 4, 16, 100
-				w := newWindow(t, time.Minute, slots, strict)
-				client := fmt.Sprint(slots, strict)
-				var limiters []*limiter
-				for range instances {
-					limiters = append(limiters, by.newLimiter(t, openMemcached(t, server.Addr), w, 50*time.Millisecond))
-				}
-				admitted := limitertest.Race(instances*callers, 12, func(caller, i int) bool {
-					// Instances stand on both sides of a boundary between slots.
-					now := at("12:00:00").Add(time.Duration((caller+i)%2-1) * time.Millisecond)
-					d, err := takePatiently(limiters[caller/callers], counters.Request{Client: client, Cost: 1, Limit: limit, Now: now})
-					return assert.NoError(t, err) && d.Allowed
-				})
-				assert.LessOrEqual(t, admitted, int64(limit))
-				assert.GreaterOrEqual(t, admitted, int64(limit-5), "768 requests for 100 places")
-			})
-		}
-	}
-}
-
 func (by way) TestSlotsOnMemcachedLiveUntilTheyHaveLeftTheWindow(t *testing.T) {
 	server := memcachedtest.Start(t)
 	store := openMemcached(t, server.Addr)

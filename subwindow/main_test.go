@@ -3,7 +3,6 @@ package subwindow_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -131,29 +130,6 @@ func openMemcached(t testing.TB, servers ...string) *memcached.Store {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	return m
-}
-
-// patiently does f in the time that a busy machine takes, and again as long as
-// the store surely hasn't been asked: it may take some dials to connect.
-func patiently(f func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	for {
-		err := f(ctx)
-		if err == nil || !errors.Is(err, counters.ErrNotSent) || ctx.Err() != nil {
-			return err
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
-// takePatiently is the limiter's Take, done patiently.
-func takePatiently(l *limiter, r counters.Request) (d counters.Decision, err error) {
-	err = patiently(func(ctx context.Context) error {
-		d, err = l.Take(ctx, r)
-		return err
-	})
-	return d, err
 }
 
 // requireTTL asserts that an item lives for as long as it is wanted.

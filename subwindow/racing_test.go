@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,80 +12,30 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
-	"weir/counters/memcachedtest"
+	"weir/counters/limitertest"
 	"weir/counters/memory"
 	"weir/counters/racetest"
 	"weir/subwindow"
 )
 
-// Thousands of callers ask four instances for one client at once, with costs of
-// all sizes. Who is denied only because others' costs were passing through the
-// counter finds room a second later; in the end exactly the limit is admitted,
-// and counted.
-func (by way) TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing.T) {
-	server := memcachedtest.Start(t)
-	const instances, callers, limit = 4, 1000, 5000
-	// Counters live in real time: for longer than the test, be the machine slow.
-	for _, test := range []struct {
-		name string
-		new  func(store counters.Store) *limiter
-	}{
-		{"fixed", func(store counters.Store) *limiter {
-			w, err := subwindow.NewFixedWindow(time.Hour)
-			require.NoError(t, err)
-			return by.newLimiterWith(t, store, w, counters.Options{Policy: "fixed", ClockSkew: sameClock, Clients: 100})
-		}},
-		{"sliding", by.stormLimiter(t, "sliding", time.Hour, 1, false)},
-		{"sliding-1s", by.stormLimiter(t, "sliding-1s", time.Minute, 60, false)},
-		{"strict", by.stormLimiter(t, "strict", time.Minute, 60, true)},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			limiters := make([]*limiter, instances)
-			for i := range limiters {
-				limiters[i] = test.new(openMemcached(t, server.Addr))
-			}
-			var admitted atomic.Int64
-			storm := func(now time.Time, cost func(caller int) int64) {
-				var wg sync.WaitGroup
-				for _, l := range limiters {
-					for caller := range callers {
-						wg.Go(func() {
-							r := counters.Request{Client: "hot", Cost: cost(caller), Limit: limit, Now: now}
-							d, err := takePatiently(l, r)
-							if assert.NoError(t, err) && d.Allowed {
-								admitted.Add(r.Cost)
-							}
-						})
-					}
-				}
-				wg.Wait()
-			}
-			storm(at("12:00:10.2"), func(caller int) int64 { return int64(1 + caller%9) })
-			assert.LessOrEqual(t, admitted.Load(), int64(limit), "20,000 were asked for")
-			// A second later, and then another, as some of these are denied by
-			// what is passing through again.
-			for i := 0; admitted.Load() < limit && i < 20; i++ {
-				storm(at("12:00:11.2").Add(time.Duration(i)*time.Second), func(int) int64 { return 1 })
-			}
-			assert.Equal(t, int64(limit), admitted.Load())
-			for _, l := range limiters {
-				l.Flush()
-			}
-			fresh := test.new(openMemcached(t, server.Addr))
-			var left counters.Decision
-			require.NoError(t, patiently(func(ctx context.Context) (err error) {
-				left, err = fresh.Peek(ctx, counters.Request{Client: "hot", Cost: 1, Limit: limit + 1, Now: at("12:00:31")})
-				return err
-			}))
-			assert.Equal(t, int64(1), left.Remaining, "what was denied has been given back")
+// Windows of an hour have slots that live for longer than the test, be the machine slow.
+func (by way) TestCallersThatRaceFillTheLimit(t *testing.T) {
+	t.Parallel()
+	fixed, err := subwindow.NewFixedWindow(time.Hour)
+	require.NoError(t, err)
+	races := func(name string, w subwindow.Window, now string) {
+		t.Run(name, func(t *testing.T) {
+			limitertest.Races(t, at(now), name == "fixed", func(t *testing.T, address string) counters.Limiter {
+				return by.newLimiter(t, openMemcached(t, address), w, 50*time.Millisecond)
+			})
 		})
 	}
-}
-
-func (by way) stormLimiter(t *testing.T, policy string, length time.Duration, slots int, strict bool) func(counters.Store) *limiter {
-	return func(store counters.Store) *limiter {
-		w := newWindow(t, length, slots, strict)
-		return by.newLimiterWith(t, store, w, counters.Options{Policy: policy, Clients: 100})
+	races("fixed", fixed, "12:00:10.2")
+	for _, strict := range []bool{false, true} {
+		races(fmt.Sprintf("an hour, strict %v", strict), newWindow(t, time.Hour, 1, strict), "12:00:00")
+		for _, slots := range []int{4, 60} {
+			races(fmt.Sprintf("%d slots of a minute, strict %v", slots, strict), newWindow(t, time.Minute, slots, strict), "12:00:00")
+		}
 	}
 }
 

@@ -1,7 +1,8 @@
 // Package limitertest holds the tests that the limiters of every algorithm pass, and
 // the stores that fail or are slow for them. They state the promises as checks: what
-// is admitted without the store (Outage, Alone, Crowd) and told to it later (Telling,
-// Late), what becomes of callers who leave (Leaving) and of what the store loses (Loss).
+// callers that race are admitted (Races, RacingBatches), what is admitted without the
+// store (Outage, Alone, Crowd) and told to it later (Telling, Late), what becomes of
+// callers who leave (Leaving) and of what the store loses (Loss).
 package limitertest
 
 import (
