@@ -31,21 +31,29 @@ func NewServer(cfg Config) *Server {
 	s.started = s.cfg.Now()
 	s.SetTokens(cfg.Tokens)
 	s.SetPolicies(cfg.Policies)
+	if cfg.Overrides != nil {
+		cfg.Overrides.Notify(s.setOverrides)
+	}
 
-	e := s.echo
-	e.HTTPErrorHandler = s.writeError
-	e.IPExtractor = func(r *http.Request) string { return trustedProxies(cfg.TrustedProxies).clientOf(r).String() }
+	s.echo.HTTPErrorHandler = s.writeError
+	s.echo.IPExtractor = func(r *http.Request) string { return trustedProxies(cfg.TrustedProxies).clientOf(r).String() }
 	if len(cfg.Tokens) > 0 {
 		s.middleware = append(s.middleware, s.authorize)
 	}
 	if s.logsRequests() {
 		s.middleware = append(s.middleware, requestLogger(s.cfg.Log, s.cfg.LogClients), giveRequestID)
 	}
+	s.addRoutes()
+	return s
+}
+
+// addRoutes adds all paths, and has requests be counted by them. openapi.yaml has them too, but
+// for those of cfg.Handlers. What is in v1 needs a token, if there are any, and what is in
+// operators one that may do more than make checks. What is bare has no parameters.
+func (s *Server) addRoutes() {
+	e := s.echo
 	// Wrapped here, once: middleware wraps the handler anew in each request.
 	safe := middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.panicked})
-	// All paths but those of cfg.Handlers; openapi.yaml has them too. What is in v1 needs a token, if
-	// there are any, and what is in operators one that may do more than make checks. What is bare
-	// has no parameters.
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/healthz", safe(s.healthz))
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/readyz", safe(s.readyz))
 	e.GET("/metrics", safe(s.metricsHandler()))
@@ -82,12 +90,11 @@ func NewServer(cfg Config) *Server {
 		v1.GET("/policies/:policy/clients/"+client, bare(s.peekClient))
 		v1.DELETE("/policies/:policy/clients/"+client, bareOperators(s.resetClient))
 	}
-	if cfg.Overrides != nil {
+	if s.cfg.Overrides != nil {
 		v1.GET("/policies/:policy/overrides", bareOperators(s.listOverrides))
 		v1.GET("/policies/:policy/overrides/:key", bareOperators(s.showOverride))
 		v1.PUT("/policies/:policy/overrides/:key", bareOperators(s.setOverride))
 		v1.DELETE("/policies/:policy/overrides/:key", bareOperators(s.endOverride))
-		cfg.Overrides.Notify(s.setOverrides)
 	}
 	v1.GET("/policies/:policy/clients/:client/state", bare(s.showState))
 	v1.GET("/policies/:policy/history", safe(s.showHistory))
@@ -97,7 +104,7 @@ func NewServer(cfg Config) *Server {
 	// RouteNotFound takes every method; Any takes only the common ones.
 	v1.RouteNotFound("/auth/:policy", safe(s.forwardAuth))
 	v1.RouteNotFound("/auth/:policy/*", safe(s.forwardAuth))
-	for pattern, handler := range cfg.Handlers {
+	for pattern, handler := range s.cfg.Handlers {
 		method, path, _ := strings.Cut(pattern, " ")
 		e.Add(method, path, safe(echo.WrapHandler(handler)))
 	}
@@ -106,7 +113,6 @@ func NewServer(cfg Config) *Server {
 		paths = append(paths, route.Path)
 	}
 	s.requests = s.cfg.Metrics.Requests(paths)
-	return s
 }
 
 // authorize lets requests of /v1/* and /rlconfig pass that carry a configured bearer token.
