@@ -30,7 +30,7 @@ test: setup
 	@$(MAKE) --no-print-directory -j 2 racing experiments processes plain
 
 # Tests whose outcome may depend on what reads HTTP run with -http net, too: a fifth of the time.
-EITHER_WAY = AllOrNone|Connection|Descriptors|Proxies|Shutdown|Stall|Terminate
+EITHER_WAY = AllOrNone|ThatRace/all_or_none|Connection|Descriptors|Proxies|Shutdown|Stall|Terminate
 processes:
 	$(LAZY_BUILD) ./cmd/server/e2e
 	WEIR_HTTP=net $(LAZY_BUILD) -run '$(EITHER_WAY)' ./cmd/server ./cmd/server/e2e

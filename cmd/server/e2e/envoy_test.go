@@ -31,7 +31,6 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"weir/cmd/server/servertest"
-	"weir/counters/limitertest"
 	"weir/counters/memcachedtest"
 )
 
@@ -81,41 +80,6 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 1000}
     metadata: {weir: {count_denied: false}}
 `
-
-// However many ask however many processes, exactly the limit is admitted, and a
-// denied request has taken nothing from the other limit that it asked.
-func TestEnvoyAdmitsExactlyTheLimit(t *testing.T) {
-	t.Parallel()
-	file := servertest.WriteFile(t, "shop.yaml", envoyShop)
-	for _, instances := range []int{1, 4} {
-		m := memcachedtest.Start(t)
-		servers := make([]string, instances)
-		for i := range servers {
-			servers[i] = m.Addr
-		}
-		processes := startProcesses(t, servers, "-grpc-listen", "127.0.0.1:0", "-envoy-config", file)
-		for _, key := range []string{"user", "bucket", "slide"} {
-			var clients []rls.RateLimitServiceClient
-			for i := range 4 * instances {
-				clients = append(clients, dialGRPC(t, processes[i/4].log, insecure.NewCredentials()))
-			}
-			admits := func(caller, _ int) bool {
-				return envoyAsks(t, clients[caller/16], descriptor(key, "a"), descriptor("wide", key)).OverallCode == rls.RateLimitResponse_OK
-			}
-			admitted := limitertest.Race(16*len(clients), 10, admits)
-			t.Logf("%d processes, %s: %d in the storm", instances, key, admitted)
-			if key == "user" {
-				assert.EqualValues(t, 100, admitted)
-			}
-			for admits(0, 0) { // a strict sliding window may deny both of two that race
-				admitted++
-			}
-			assert.EqualValues(t, 100, admitted, "%d processes, %s", instances, key)
-			look := descriptor("wide", key)
-			assert.EqualValues(t, 899, envoyAsks(t, clients[0], look).Statuses[0].LimitRemaining, "%d processes, %s", instances, key)
-		}
-	}
-}
 
 // Limits of Envoy's files are operated as policies are: by the same requests, of which a
 // client's name is the domain and the entries of its descriptor.

@@ -42,41 +42,6 @@ func startProcesses(t testing.TB, servers []string, args ...string) []*process {
 	return processes
 }
 
-// storm lets callers of every process check one client at the same time, each
-// the given number of times. It returns the cost that was admitted.
-func storm(t *testing.T, processes []*process, policy, client string, callers, checks int, cost func(i int) int64) int64 {
-	t.Helper()
-	var admitted atomic.Int64
-	var done sync.WaitGroup
-	start := make(chan struct{})
-	for _, p := range processes {
-		for range callers {
-			done.Go(func() {
-				c := rawClient{address: p.Address()}
-				if !assert.NoError(t, c.dial()) {
-					return
-				}
-				defer c.conn.Close()
-				<-start
-				for i := range checks {
-					a, err := c.check(fmt.Sprintf(`{"policy":%q,"client":%q,"cost":%d}`, policy, client, cost(i)))
-					if !assert.NoError(t, err) || !assert.False(t, a.Degraded) {
-						return
-					}
-					if a.Allowed {
-						admitted.Add(cost(i))
-					}
-				}
-			})
-		}
-	}
-	close(start)
-	done.Wait()
-	return admitted.Load()
-}
-
-func always1(int) int64 { return 1 }
-
 // withinMinute returns what run returns. If a calendar minute ended meanwhile,
 // counts began to leave the window, and it runs again with another client.
 func withinMinute[T any](t *testing.T, run func(client string) T) T {
@@ -100,89 +65,6 @@ func topUp(t *testing.T, p *process, policy, client string, cost int64) (admitte
 		admitted += cost
 	}
 	return admitted
-}
-
-// counted returns the count of a client. It asks with a larger limit, to see a
-// count above the limit too.
-func counted(t *testing.T, p *process, policy, limit, client string) int64 {
-	t.Helper()
-	return p.Ask(t, http.MethodPost, "/v1/check", "application/json",
-		`{"policy":"`+policy+`","client":"`+client+`","cost":0,"limits":{"`+limit+`":1000000}}`).Used(0)
-}
-
-func TestFourProcessesFixedWindow(t *testing.T) {
-	t.Parallel()
-	run := func(t *testing.T, servers ...string) {
-		processes := startProcesses(t, servers)
-		type result struct{ admitted, counted int64 }
-		assert.Equal(t, result{100, 100}, withinMinute(t, func(client string) result {
-			admitted := storm(t, processes, "fixed", client, 64, 40, always1)
-			return result{admitted, counted(t, processes[0], "fixed", "fixed-window", client)}
-		}))
-	}
-	t.Run("one Memcached", func(t *testing.T) {
-		a := memcachedtest.Start(t).Addr
-		run(t, a, a, a, a)
-	})
-	t.Run("two Memcached in any order", func(t *testing.T) {
-		a, b := memcachedtest.Start(t).Addr, memcachedtest.StartSocket(t).Addr
-		run(t, a+","+b, b+","+a, b+", "+a, a+","+b)
-	})
-}
-
-// A sliding window never admits more than its limit. It may deny both of two
-// requests that race from different slots, so a storm alone has no lower bound:
-// a client that is denied has to ask again. A denied cost is given back before
-// the answer, so that after the storm a lone caller gets exactly what is left.
-func TestFourProcessesSlidingWindow(t *testing.T) {
-	t.Parallel()
-	a, b := memcachedtest.Start(t).Addr, memcachedtest.StartSocket(t).Addr
-	processes := startProcesses(t, []string{a + "," + b, b + "," + a, a + "," + b, b + "," + a})
-	for _, policy := range []string{"sliding", "default", "sliding-1s", "strict"} {
-		t.Run(policy, func(t *testing.T) {
-			type result struct{ storm, after, counted int64 }
-			r := withinMinute(t, func(client string) result {
-				return result{
-					storm(t, processes, policy, client, 64, 10, always1),
-					topUp(t, processes[0], policy, client, 1),
-					counted(t, processes[1], policy, "sliding-window", client),
-				}
-			})
-			t.Logf("admitted in the storm %d, after it %d", r.storm, r.after)
-			assert.EqualValues(t, 100, r.storm+r.after)
-			assert.EqualValues(t, 100, r.counted)
-		})
-	}
-}
-
-// Neither bucket nor log refills while the storm lasts.
-func TestFourProcessesBucketsAndLogs(t *testing.T) {
-	t.Parallel()
-	file := servertest.WriteFile(t, "p.yaml", `
-policies:
-  token: {limits: [{algorithm: token_bucket, limit: 100, window: 366d, burst: 150}]}
-  leaky: {limits: [{algorithm: leaky_bucket, limit: 100, window: 366d, burst: 150}]}
-  log: {limits: [{algorithm: sliding_log, limit: 150, window: 366d}]}
-  counting: {limits: [{algorithm: sliding_log, limit: 150, window: 366d, entries: 8}]}
-`)
-	a, b := memcachedtest.Start(t).Addr, memcachedtest.StartSocket(t).Addr
-	processes := startProcesses(racing{t}, []string{a + "," + b, b + "," + a, a + "," + b, b + "," + a}, "-config", file)
-	for _, policy := range []string{"token", "leaky", "log", "counting"} {
-		t.Run(policy, func(t *testing.T) {
-			for _, client := range []string{"c", "d"} { // on both servers, more or less
-				assert.EqualValues(t, 150, storm(t, processes, policy, client, 64, 10, always1))
-				now := processes[0].Check(t, policy, client, 0)
-				assert.Zero(t, now.Limits[0].Remaining)
-			}
-		})
-	}
-	metrics := ""
-	for _, p := range processes {
-		_, body := p.Get(t, "/metrics")
-		metrics += body
-	}
-	assert.Regexp(t, `weir_cas_conflicts_total [1-9]`, metrics, "processes did race")
-	assert.NotRegexp(t, `weir_cas_foreign_values_total [1-9]`, metrics)
 }
 
 func TestResetOfABucketReachesEveryProcess(t *testing.T) {
@@ -221,31 +103,6 @@ policies:
 	assert.True(t, a.Allowed)
 	assert.Positive(t, a.Wait)
 	p.requireExit(t)
-}
-
-// With costs from 1 to 7 the last place may stay free, but not 7 of them; and
-// two limits of one policy agree on what was admitted.
-func TestFourProcessesMixedCosts(t *testing.T) {
-	t.Parallel()
-	file := servertest.WriteFile(t, "p.yaml", `
-policies:
-  mixed:
-    limits:
-      - {algorithm: sliding_window, limit: 500, window: 1m, sub_windows: 6}
-      - {algorithm: fixed_window, limit: 10000, window: 366d}
-`)
-	a := memcachedtest.Start(t).Addr
-	processes := startProcesses(racing{t}, []string{a, a, a, a}, "-config", file)
-	type result struct{ admitted, countedSliding, countedFixed int64 }
-	r := withinMinute(t, func(client string) result {
-		admitted := storm(t, processes, "mixed", client, 64, 10, func(i int) int64 { return int64(i%7 + 1) })
-		admitted += topUp(t, processes[0], "mixed", client, 7)
-		now := processes[3].Check(t, "mixed", client, 0)
-		return result{admitted, now.Used(0), now.Used(1)}
-	})
-	assert.LessOrEqual(t, r.admitted, int64(500))
-	assert.Greater(t, r.admitted, int64(500-7))
-	assert.Equal(t, result{r.admitted, r.admitted, r.admitted}, r)
 }
 
 // The content type is that of curl -d.
