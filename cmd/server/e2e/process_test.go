@@ -471,29 +471,6 @@ func requireNormal(t *testing.T, p *process) (degraded int) {
 	return degraded
 }
 
-func TestMemcachedStalls(t *testing.T) {
-	t.Parallel()
-	memcached := memcachedtest.Start(t)
-	p := startProcess(racing{t}, "-memcached", memcached.Addr)
-	requireNormal(t, p)
-
-	memcached.Pause()
-	for i := range 5 { // each is answered while it stands still
-		a := p.Check(t, "fixed", fmt.Sprint("stalled-", i), 1)
-		assert.Equal(t, http.StatusOK, a.Status)
-		assert.True(t, a.Allowed)
-		assert.True(t, a.Degraded)
-	}
-	status, body := p.Get(t, "/readyz")
-	assert.Equal(t, http.StatusServiceUnavailable, status)
-	assert.Contains(t, body, `"error":"the store is not available: `)
-
-	memcached.Resume()
-	t.Logf("%d degraded answers after it went on", requireNormal(t, p))
-	status, _ = p.Get(t, "/readyz")
-	assert.Equal(t, http.StatusOK, status)
-}
-
 func TestMemcachedRestarts(t *testing.T) {
 	t.Parallel()
 	memcached := memcachedtest.Start(t)
