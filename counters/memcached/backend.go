@@ -120,9 +120,9 @@ func (b *backend) ask(timeout time.Duration, command string, read func(reply []b
 	return err
 }
 
-// patience returns how long to wait for what ask asks: as long as failing
+// askTimeout returns how long to wait for what ask asks: as long as failing
 // operations take to open the breaker, at most a second.
-func (b *backend) patience() time.Duration { return min(b.timeout+b.breaker.silence, time.Second) }
+func (b *backend) askTimeout() time.Duration { return min(b.timeout+b.breaker.silence, time.Second) }
 
 // ping returns the server's state, which is as old as pingInterval at most. The
 // first caller asks for it, and the others wait, unless the breaker is open. A
@@ -131,7 +131,7 @@ func (b *backend) ping() counters.ServerStatus {
 	b.pinging.Lock()
 	defer b.pinging.Unlock()
 	if b.breaker.refuse() == nil && time.Since(b.pinged) >= pingInterval {
-		if err := b.ask(b.patience(), "version\r\n", checkVersion); err != nil {
+		if err := b.ask(b.askTimeout(), "version\r\n", checkVersion); err != nil {
 			b.breaker.note(down, err)
 		} else {
 			b.pinged = time.Now()

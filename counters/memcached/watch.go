@@ -98,7 +98,7 @@ func (b *backend) readStats() {
 		stats, err = parseStats(reply, time.Now())
 		return err
 	}
-	if b.ping().Err != nil || b.ask(b.patience(), "stats\r\n", read) != nil {
+	if b.ping().Err != nil || b.ask(b.askTimeout(), "stats\r\n", read) != nil {
 		b.stats.Store(nil)
 		return
 	}
