@@ -60,7 +60,7 @@ func Races(t *testing.T, now time.Time, atOnce bool, open func(t *testing.T, add
 		instances, callers, requests int // callers of each instance, requests of each caller
 		limit                        int64
 		cost                         func(caller int) int64
-		apart                        time.Duration // between the clocks of every other request
+		apart                        time.Duration // between every other request, if they are at two moments
 		least                        int64         // in the race, be the limiter atOnce or not
 	}{
 		{"four instances", 4, 32, 10, 100, one, 0, 0},
@@ -77,7 +77,10 @@ func Races(t *testing.T, now time.Time, atOnce bool, open func(t *testing.T, add
 			storm := func(now time.Time, requests int, cost func(caller int) int64) int64 {
 				return RaceOfCosts(callers, requests, func(caller, request int) int64 {
 					r := counters.Request{Client: race.name, Cost: cost(caller), Limit: race.limit, Now: now}
-					if (caller+request)%2 == 0 {
+					switch {
+					case race.apart == 0: // they come in any order
+						r.Now = now.Add(time.Duration(caller*requests+request) * time.Microsecond)
+					case (caller+request)%2 == 0:
 						r.Now = now.Add(-race.apart)
 					}
 					d, err := takeConnected(limiters[caller%race.instances], r)
