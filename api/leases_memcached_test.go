@@ -264,6 +264,33 @@ func TestAReloadChangesALease(t *testing.T) {
 	}
 }
 
+// Whoever takes a place for an hour and crashes, again and again, takes away the client's own
+// places, and nobody else's. Each place is free again in its own time.
+func TestHoldersCrashAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	on, now := newMemcached(t), &clock{time: epoch}
+	const lease, pause = time.Hour, 10 * time.Minute
+	p := func() *policy.Policy { return newPolicy("llm", places("in-flight", 3, lease)) }
+	instances := []*service{anInstance(on, now, p()), anInstance(on, now, p())}
+	for round := range 2 { // the second finds each place free a lease after it was taken
+		began := time.Duration(round) * (lease + lease/16 + time.Second)
+		for i := range 3 {
+			now.at(began + time.Duration(i)*pause)
+			require.True(t, instances[i%2].acquire(t).Allowed, "round %d, %d", round, i)
+		}
+		for i, by := range instances {
+			denied := by.acquire(t)
+			require.False(t, denied.Allowed, "round %d", round)
+			first := (lease - 2*pause).Seconds()
+			require.GreaterOrEqual(t, denied.RetryAfter, first)
+			require.LessOrEqual(t, denied.RetryAfter, first+(lease/16).Seconds()+1)
+			other := by.check(t, `{"policy":"llm","client":"team-b","settle":true}`)
+			require.True(t, other.Allowed)
+			require.Equal(t, http.StatusOK, instances[1-i].release(t, other.Receipt).Code)
+		}
+	}
+}
+
 // What no instance has written renews and releases nothing.
 func TestForgedReceiptsOfLeases(t *testing.T) {
 	t.Parallel()
