@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -604,6 +605,16 @@ func requireMetrics(t *testing.T, s *service, lines ...string) {
 	for _, line := range lines {
 		require.Contains(t, got, line)
 	}
+}
+
+// counted returns the value of a counter.
+func (s *service) counted(t require.TestingT, name string) int {
+	_, rest, found := strings.Cut(s.do(t, http.MethodGet, "/metrics", "").Body, "\n"+name+" ")
+	require.True(t, found, name)
+	value, _, _ := strings.Cut(rest, "\n")
+	n, err := strconv.Atoi(value)
+	require.NoError(t, err)
+	return n
 }
 
 // clientChecks are checks of as many clients, whose names begin so.
