@@ -23,7 +23,8 @@ type account[S any] struct {
 	// has to be made anew.
 	due    []*debt
 	belief *belief[S]
-	// flights had no answer, and were to replace last: at most one of them is done.
+	// flights had no answer, and were to replace last: at most one of them is done. One that was
+	// taken for done, as another state was there then, is in them no longer; Learn settles it.
 	flights []*flight[S]
 	// flight is under way to the store; nil if none is.
 	flight *flight[S]
@@ -106,15 +107,16 @@ func (a *account[S]) tidy(l *rules[S]) {
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool { return d.into != nil })
 }
 
-// forgo applies the refunds that are due of a lost state, which had that generation, to s, what
-// is remembered of it, so that only the rest is put back. They aren't told any more.
+// forgo applies the refunds that are due of a state of that generation, which the store doesn't
+// have any more, to s, what is remembered of it: so only the rest is put back if it is lost. They
+// aren't told any more.
 func (a *account[S]) forgo(l *rules[S], s S, generation int64) S {
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
-		lost := d.kind == back && d.generation == generation
-		if lost {
+		of := d.kind == back && d.generation == generation
+		if of {
 			s = l.tell(s, d)
 		}
-		return lost
+		return of
 	})
 	return s
 }
@@ -227,9 +229,9 @@ func (a *account[S]) drop(until int64) {
 	}
 }
 
-// saw takes over what the store has, and reports whether the client was reset since it was seen
+// takeOver takes over what the store has, and reports whether the client was reset since it was seen
 // before.
-func (a *account[S]) saw(l *rules[S], seen *snapshot[S]) (anew bool) {
+func (a *account[S]) takeOver(l *rules[S], seen *snapshot[S]) (anew bool) {
 	anew = seen.origin.reset > a.last.origin.reset
 	if a.last = *seen; anew {
 		a.drop(seen.origin.reset + int64(l.cfg.ClockSkew))
@@ -237,12 +239,13 @@ func (a *account[S]) saw(l *rules[S], seen *snapshot[S]) (anew bool) {
 	return anew
 }
 
-// see is saw of a state that was read as value. If somebody has written it since, and it is
-// certain which flight did, no other was done. If it isn't, the flights that have this
-// value, or all if none has, are taken for done until more is known.
-func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
+// takeOverRead is takeOver of a state that was read as value, by which flights without an answer
+// are settled. If somebody has written it since, and it is certain which flight did, no other was
+// done. If it isn't, the flights that have this value, or all if none has, are taken for done
+// until more is known.
+func (a *account[S]) takeOverRead(l *rules[S], seen *snapshot[S], value []byte) {
 	before := a.last
-	if anew := a.saw(l, seen); anew || before.token.version != 0 && seen.token.version == 0 { // what flights were to replace is gone, and what they may have written
+	if anew := a.takeOver(l, seen); anew || before.token.version != 0 && seen.token.version == 0 { // what flights were to replace is gone, and what they may have written
 		a.noneDone(l)
 	}
 	if seen.token.version == 0 || before.token == seen.token { // nobody has written
@@ -263,7 +266,7 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 		switch {
 		case certain && i == j:
 			a.ended(l, f, ledger.Done)
-		case i < 0 || !certain && has(f): // others may have written
+		case i < 0 || !certain && has(f): // others may have written, so Learn may have to put this right
 			for _, t := range f.told {
 				a.strike(t.debt)
 			}

@@ -12,9 +12,9 @@ import (
 
 // A bucket is what token bucket and leaky bucket have in common: a level that
 // each admitted cost raises, that drains at a constant rate, the request's
-// limit per window. What is admitted never lifts it above the capacity. What is
-// consumed without being admitted by it may: what is above drains first. All that is
-// charged is in it. What else is in it is at most what drains in a window, or the largest
+// limit per window. What is admitted never lifts it above the capacity. What is charged,
+// was admitted without the store, or is denied and counted may: what is above drains first. All
+// that is charged is in it. What else is in it is at most what drains in a window, or the largest
 // cost in it if that is more: a client that has asked in vain for long, or was admitted too
 // often while the store was away, waits no longer than for those.
 //
@@ -151,8 +151,8 @@ func (b bucket) merge(before, d *debt) {
 	d.cost = min(d.cost+left.ceil(), most)
 }
 
-// undrained returns what hasn't drained by a time of the cost of d. What was in the bucket
-// before that, and so much more, drains first.
+// undrained returns what hasn't drained by a time of the cost of d, if so much more was in the
+// bucket before it than d says: that drains first. -counters.MaxLimit more is nothing at all.
 func (b bucket) undrained(d *debt, at, more int64) bucketState {
 	left := bucketState{whole: b.capacity(d.limit) - d.remaining + more, window: b.window}
 	if left.lower(0, d.part); left.whole < d.cost {

@@ -10,11 +10,11 @@ import (
 
 // places is the arithmetic of NewConcurrency: that of a log whose entries are leases.
 //
-// A lease is known by its name, which is what its time has beyond a multiple of grid: it keeps
-// that however often it is renewed. So whoever renews it again, or releases it, by what was
-// said before finds it. A new one has a name that no other of the state has, and that one
-// which has ended, or was reset, hardly had if it was asked for at another time. A lease so begins
-// up to a grid before it was asked for, and is kept for a grid longer.
+// A lease is known by its name, which is what its time has beyond a multiple of grid. Renewals
+// keep that, so each of its receipts finds it. The name of a new one is a hash of the time at
+// which it was asked for: hardly ever that of a lease that has ended or was reset, and never that
+// of another in the state. So that its time has this name a lease begins up to a grid before it
+// was asked for, and is kept for a grid longer.
 type places struct{ log }
 
 // fibonacci is 2^64 divided by the golden ratio: its multiples are far apart, modulo 2^64.

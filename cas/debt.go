@@ -16,7 +16,8 @@ type debt struct {
 	renews     int64 // of the request
 	cost       int64 // less what was given back since; 0 if it was refused, or forgotten
 	// Of the decision, or of the state that has consumed it. What remained of the limit
-	// grows as cost is lowered.
+	// grows as cost is lowered; it is 0 of what was charged, as if that was behind a full limit, and
+	// MaxLimit of what is taken for the first.
 	remaining, generation, position int64
 	part                            int64          // that remained besides, in a bucket's units; 0 if that isn't known
 	flights                         int            // that tell it, and may be done

@@ -90,7 +90,8 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, ref any) counters.D
 	}
 	after, d := f.step(s, r)
 	due := f.debtAlone(after, d, &r, was)
-	// Of a flight that was taken for done, or is from before a reset, Learn says what is due.
+	// A flight that was taken for done, or is from before a reset, is in flights no longer: Learn
+	// says what of it is due.
 	if due.flights == 0 || was == a.flight || slices.Contains(a.flights, was) {
 		a.owe(&f.rules, due)
 		a.tidy(&f.rules)

@@ -150,7 +150,7 @@ func (l *limiterOf[S]) Reset(ctx context.Context, client string, now time.Time) 
 		return err
 	}
 	l.Forget(client) // who is asked by the account that it had is as another process
-	l.Change(client, func(a *account[S]) { f.wrote(state, &next, &a.last) })
+	l.Change(client, func(a *account[S]) { f.decodeWritten(state, &next, &a.last) })
 	return nil
 }
 

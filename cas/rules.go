@@ -133,9 +133,9 @@ func (s *snapshot[S]) fresh(now time.Time) bool {
 	return age >= 0 && age <= int64(counters.MaxStaleness)
 }
 
-// see puts what the store has into seen, and returns when it did. next is the transition of
+// decodeInto puts what the store has into seen, and returns when it did. next is the transition of
 // the batch that has asked: a state that this has written needs no decoding.
-func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot[S]) (read time.Time) {
+func (l *rules[S]) decodeInto(state counters.State, next *transition[S], seen *snapshot[S]) (read time.Time) {
 	read = time.Now()
 	*seen = snapshot[S]{
 		at: next.latest.Now.UnixNano(), size: int32(len(state.Value)),
@@ -158,13 +158,13 @@ func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot
 	return read
 }
 
-// wrote is see after a swap that was done: if something else is there by now, what was written
-// counts as known, and may be lost.
-func (l *rules[S]) wrote(state counters.State, next *transition[S], seen *snapshot[S]) (read time.Time) {
-	read = l.see(state, next, seen)
+// decodeWritten is decodeInto after a swap that was done: if something else is there by now, what was
+// written counts as known, and may be lost.
+func (l *rules[S]) decodeWritten(state counters.State, next *transition[S], seen *snapshot[S]) (read time.Time) {
+	read = l.decodeInto(state, next, seen)
 	if !bytes.Equal(state.Value, next.value) { // it may be lost by now
 		var written snapshot[S]
-		l.see(counters.State{Value: next.value}, next, &written)
+		l.decodeInto(counters.State{Value: next.value}, next, &written)
 		l.restore(seen, &written, *next.latest)
 	}
 	return read
@@ -178,12 +178,12 @@ func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
 	latest := time.Unix(0, max(r.Now.UnixNano(), since)) // what was written since may have dropped a reset
 	holds := known.origin.left(latest) > 0
 	// What is there may be from before a reset, and in a bucket be remembered for longer than that.
-	before := holds && seen.origin.putBack != 0 && seen.origin.reset < known.origin.reset && present <= known.origin.reset
-	if !known.unexpired() || seen.origin.reset > known.origin.reset || seen.origin.until > known.origin.until && !(before && l.drains()) {
+	older := holds && seen.origin.putBack != 0 && seen.origin.reset < known.origin.reset && present <= known.origin.reset
+	if !known.unexpired() || seen.origin.reset > known.origin.reset || seen.origin.until > known.origin.until && !(older && l.drains()) {
 		return
 	}
-	if before || holds && known.origin.until > seen.origin.until {
-		if seen.lost = true; before {
+	if older || holds && known.origin.until > seen.origin.until {
+		if seen.lost = true; older {
 			var initial S
 			seen.decoded, present, since = initial, 0, 0
 		}

@@ -85,7 +85,7 @@ func (w *work[S]) Next() ledger.Step {
 	for {
 		w.asks, w.swapped = counters.Replacement{Size: int(w.a.last.size)}, false
 		ask, take := w.gather()
-		if len(w.calls) == 0 || !ask && !w.a.owes() {
+		if !ask && !w.a.owes() {
 			w.answer(nil)
 			return ledger.Over
 		}
@@ -110,7 +110,7 @@ func (w *work[S]) Next() ledger.Step {
 	}
 }
 
-// heard reports whether the store has answered, in this batch.
+// heard reports whether the store has answered in this batch: what it said then may be decided by.
 func (w *work[S]) heard() bool { return !w.heardAt.IsZero() }
 
 // looksFirst reports whether the store is read before anything is decided: a flight may have
@@ -386,7 +386,7 @@ func (w *work[S]) afterSwap(f *flight[S]) {
 	}
 	before := a.last.decoded
 	var seen snapshot[S]
-	w.heardAt = l.wrote(w.now, next, &seen)
+	w.heardAt = l.decodeWritten(w.now, next, &seen)
 	if others := w.forOthers(); others > 0 {
 		a.othersDue = others
 	}
@@ -396,7 +396,7 @@ func (w *work[S]) afterSwap(f *flight[S]) {
 	}
 	a.noneDone(l) // as what they were to replace was there
 	a.ended(l, f, ledger.Done)
-	a.saw(l, &seen) // the client may have been reset right behind it
+	a.takeOver(l, &seen) // the client may have been reset right behind it
 }
 
 // afterRead takes over the state that was found, be it one that others have written. The
@@ -407,7 +407,7 @@ func (w *work[S]) afterRead(f *flight[S]) {
 		a.ended(l, f, ledger.NotDone)
 	}
 	var seen snapshot[S]
-	w.heardAt = l.see(w.now, next, &seen)
+	w.heardAt = l.decodeInto(w.now, next, &seen)
 	present, _ := w.began(seen.decoded)
 	if generation, _ := w.began(a.last.decoded); generation != present && len(a.flights) == 0 && !w.leases {
 		a.last.decoded = a.forgo(l, l.clone(a.last.decoded), generation)
@@ -419,7 +419,7 @@ func (w *work[S]) afterRead(f *flight[S]) {
 			w.book.Note(&a.share, 0, more)
 		}
 	}
-	a.see(l, &seen, w.now.Value)
+	a.takeOverRead(l, &seen, w.now.Value)
 }
 
 // fail ends a batch whose exchange has failed.

@@ -78,8 +78,8 @@ func (o *Options) Unhurried(checks int, f func(ctx context.Context) error) error
 // store on another instance's clock: ClockSkew + StoreTimeout.
 func (o *Options) Horizon() time.Duration { return o.ClockSkew + o.StoreTimeout }
 
-// Telling returns how long other processes are given, when the store answers again, to tell
-// it what they have admitted without it.
+// Telling returns for how long, from when the store answers again, other processes are thought to
+// have something still to tell it that they have admitted without it.
 func (o *Options) Telling() time.Duration { return 2 * o.StoreTimeout }
 
 // WithDefaults is for limiters, which call it once: it returns o with every

@@ -17,8 +17,8 @@ type slot struct {
 	// count is what the store has, as last seen or as this process has made it, including
 	// what it has lost since.
 	count int64
-	// own is at most what this process has added and nobody else may take back. A store that
-	// has less has lost something.
+	// own is at most what this process has added and nobody else may take back; it may be below 0.
+	// A store that has less has lost something.
 	own int64
 }
 
@@ -35,8 +35,9 @@ type due struct {
 }
 
 // A flight is an addition under way, or one without an answer. What its callers have admitted
-// alone is due, less presumed(): the store is taken to have counted that. If the flight turns out
-// to be done, its sum is given back, less presumed().
+// alone is due, but for presumed(), which the store is taken to have counted. Once its outcome is
+// certain nothing is presumed: all that was admitted alone is due, and if the flight was done, its
+// sum is given back.
 type flight struct {
 	bucket, sum int64
 	before      int64 // the most that the store can have had before it
@@ -53,7 +54,8 @@ func (f *flight) presumed() int64 { return min(f.alone, f.found) }
 // An account is what a process knows of a client. What is in use of a slot is what
 // the store has and what is due.
 type account struct {
-	key string // of the last counter that it was counted in, or else the beginning of all keys
+	// key is the one used last: up to its last _ all keys of the client are alike.
+	key string
 
 	// generation is the store's, as last read, and verified when all that is known
 	// was last confirmed, in Unix nanoseconds; 0 if nothing is known.
@@ -65,8 +67,9 @@ type account struct {
 	flight *flight // under way
 	owed   *debts
 
-	// Slots of an age, in slots before top, from finalFrom to readTo were read, and change only
-	// with the generation; readTo is 0 while none was. Each client has these: they are small.
+	// The age of a slot is how many it is before top. Those of the ages finalFrom to readTo were
+	// read, and change only with the generation. readTo is 0 while none was: the newest is never
+	// final. Each client has these: they are small.
 	finalFrom, readTo uint16
 	doubtful          bool // all has to be read before anything is counted
 	staleGeneration   bool // the generation has to be read before what is due is told
@@ -428,9 +431,9 @@ func (a *account) see(bucket, value int64, lasting, resetting bool) (others, mis
 	return others, 0
 }
 
-// forgo takes a refund that was due when the store was asked, and still is, off what is known of
-// a slot that the store has lost, which has less than the refund or than own: so it isn't put
-// back, nor taken from others.
+// forgo takes a refund off what is known of a slot that the store has lost, so that it isn't put
+// back, nor taken from others. asked was due when the store was asked; what still is of it counts.
+// A store has lost a slot if it has less than the refund, or less than own.
 func (a *account) forgo(asked due, value int64) {
 	d, s := a.dueOf(asked.bucket), a.at(asked.bucket)
 	if d == nil || s == nil {

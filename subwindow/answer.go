@@ -41,7 +41,11 @@ func (w *work) choose() int64 {
 	var at int64
 	for i, c := range w.pending {
 		r := &c.Request
-		if w.chosen[i] = r.Kind == ledger.Takes && (w.options.CountDenied || w.fits(w.use, w.position, standing(r.Request, ledger.StandsFor(w.sum+r.Cost, share)-w.sum))); !w.chosen[i] {
+		fits := func() bool {
+			all := ledger.StandsFor(w.sum+r.Cost, share) - w.sum
+			return w.fits(w.use, w.position, standing(r.Request, all))
+		}
+		if w.chosen[i] = r.Kind == ledger.Takes && (w.options.CountDenied || fits()); !w.chosen[i] {
 			continue
 		}
 		if r.Flight = f; !c.Claim() { // it has just left
@@ -96,8 +100,8 @@ func (w *work) deal() {
 		}
 	}
 	w.pending = rest
-	// What others count in a fixed window after the process's last visit is never seen, so its
-	// first visit to one isn't noted either.
+	// What others count in a fixed window after the process's last visit is never seen. So that its
+	// share isn't noted as too large, its own first visit to one isn't noted either.
 	kept := w.sum - back
 	if a.visited && (w.again || !w.window.fixed()) {
 		w.book.Note(&a.share, kept, kept)

@@ -143,7 +143,7 @@ func (w *work) tellDues() bool {
 
 // mayBeFinal reports whether another instance may take a slot for final before the deadline, so
 // that it must be told of a change there. Others wait for the horizon, which is the store
-// timeout and the clock skew.
+// timeout and the clock skew; their clocks may be a skew ahead, and a skew is to spare.
 func (w *work) mayBeFinal(bucket int64) bool {
 	end := time.Unix(0, (bucket+1)*int64(w.window.Width))
 	return !w.deadline.IsZero() && !w.window.fixed() && w.deadline.Add(w.options.ClockSkew-w.options.StoreTimeout).After(end)

@@ -20,8 +20,9 @@ type family struct {
 	book    *ledger.Book[account]
 }
 
-// name gives a the beginning of its keys, unless it has one. An account without it has read nothing.
-func (f *family) name(a *account, client string) {
+// prepare makes an account that has no key one that has read nothing, and gives it the beginning of
+// its keys.
+func (f *family) prepare(a *account, client string) {
 	if a.key == "" {
 		a.key, a.finalFrom = f.keys.Client(client), longAgo
 	}
@@ -53,11 +54,11 @@ func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, kn
 
 // decideAlone decides r by what is in use, while others admit their share too.
 func (f *family) decideAlone(a *account, use []int64, p position, r *counters.Request) counters.Decision {
-	here, most := a.standsFor(p.bucket, r.Cost)
+	here, later := a.standsFor(p.bucket, r.Cost)
 	if f.fits(use, p, standing(*r, here)) {
 		return f.decision(use, p, r, true)
 	}
-	d := f.decision(use, p, standing(*r, most), false) // it will be another slot by then
+	d := f.decision(use, p, standing(*r, later), false) // when it fits it will be in another slot
 	d.Remaining = min(d.Remaining, max(0, r.Cost-1))
 	return d
 }
@@ -91,8 +92,8 @@ func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decisio
 		if was != nil {
 			a.admit(was, r.Cost)
 		}
-		_, most := a.standsFor(p.bucket, r.Cost)
-		d = f.decision(a.believe(p, true, use), p, standing(r, most), d.Allowed)
+		_, later := a.standsFor(p.bucket, r.Cost)
+		d = f.decision(a.believe(p, true, use), p, standing(r, later), d.Allowed)
 	}
 	d.Receipt = counters.Receipt{Alone: was} // not nil, though was may be
 	return d

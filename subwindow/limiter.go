@@ -57,7 +57,7 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 		book: &l.Book,
 	}
 	l.Key = func(a *account, client string) string {
-		l.windows.name(a, client)
+		l.windows.prepare(a, client)
 		return a.key
 	}
 	if _, many := store.(counters.ManyStore); many {

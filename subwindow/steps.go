@@ -23,7 +23,7 @@ func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledg
 	w.a, w.calls = a, batch.Calls()
 	w.deadline, _ = ctx.Deadline()
 	w.lost, w.untellable, w.repairs, w.flown = w.lost[:0], false, false, nil
-	w.name(a, client)
+	w.prepare(a, client)
 	w.nextSlot()
 }
 

@@ -26,7 +26,7 @@ type work struct {
 	// counted says that sum is in the store, and hasn't been dealt out: before that,
 	// losses may have to be put back and all be read.
 	counted    bool
-	again      bool    // the process had asked in this slot before
+	again      bool    // of a fixed window: the process had asked in this slot before
 	upToDate   bool    // the store has said all there is to know of the pending calls
 	untellable bool    // others couldn't be told that the past has changed
 	spare      *flight // that no caller refers to

@@ -101,9 +101,9 @@ const (
 	left            // by its caller: nobody takes the answer
 )
 
-// Claim claims the call for its leader, and reports whether it could: the caller hasn't
-// left, and can only leave with a LeftError from then on. Only a leader may claim calls of
-// its batch.
+// Claim claims the call for its leader, unless that has claimed or answered it before, and reports
+// whether the caller hasn't left: from then on it can only leave with a LeftError. Only a leader
+// may claim calls of its batch.
 func (call *Call[Q, R]) Claim() bool {
 	return call.own || call.state.CompareAndSwap(waiting, claimed) || call.state.Load() != left
 }
@@ -337,8 +337,8 @@ func (b *Batch[Q, R]) Fail(cause any) {
 	}
 }
 
-// leave ends the wait of a caller whose context has ended with err. The leader may still use
-// a call that it has claimed, so that isn't used again.
+// leave ends the wait of a caller whose context has ended with err. A call that was claimed, or
+// whose batch has begun, isn't used again, as the leader may still use it.
 func (c *Combiner[Q, R]) leave(p *Place[Q, R], call *Call[Q, R], err error) (R, error) {
 	var none R
 	switch call.state.Swap(left) {

@@ -25,7 +25,7 @@ type ManyBook[A any] struct {
 	refunds []refund[A] // of which the store is told together
 
 	refundScratch counters.Scratch[refund[A]]
-	groups        counters.Scratch[group[A]]
+	groupScratch  counters.Scratch[group[A]]
 }
 
 // A Many is the calls of many clients whose exchanges go together.
@@ -202,7 +202,7 @@ func (b *ManyBook[A]) ended(f *refund[A], panicked any) {
 func (b *ManyBook[A]) many(ctx context.Context, kind Kind, requests []counters.Request, done func(i int, t counters.Taken)) *Many[A] {
 	return &Many[A]{
 		ManyBook: b, ctx: ctx, kind: kind, requests: requests, done: done,
-		groups: b.groups.Get(len(requests))[:0], Keys: keyScratch.Get(len(requests))[:0],
+		groups: b.groupScratch.Get(len(requests))[:0], Keys: keyScratch.Get(len(requests))[:0],
 		slow: counters.SlowWorkers(b.config.Options.StoreTimeout),
 	}
 }
@@ -220,7 +220,7 @@ func (m *Many[A]) ask() {
 			m.Ask(m.ctx, m)
 		}
 	}()
-	m.ManyBook.groups.Put(m.groups)
+	m.groupScratch.Put(m.groups)
 	keyScratch.Put(m.Keys)
 }
 

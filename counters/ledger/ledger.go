@@ -104,9 +104,9 @@ func (b *Book[A]) Open(c Config[A]) {
 }
 
 // Take admits r and consumes its cost, or denies it. A denied cost is consumed
-// only with CountDenied. A Take that fails has consumed nothing: if the store turns
-// out to have counted it, it is given back. (If that is never known, what it has
-// counted stays in use until time has passed over it.) The error is
+// only with CountDenied. A Take that fails consumes nothing in the end: what the store turns
+// out to have counted of it is given back. (If that is never known, it stays in use until time
+// has passed over it.) The error is
 // counters.ErrRequest, one of a store's, or of the context's.
 func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
 	if err := r.Check(); err != nil {
@@ -138,9 +138,9 @@ func (b *Book[A]) denyAhead(c *Record[A], r counters.Request) (d counters.Decisi
 	}
 	c.calls.Lock()
 	defer c.calls.Unlock()
-	d, _, denied = b.config.Family.Recall(&c.Account, r)
+	d, _, fresh := b.config.Family.Recall(&c.Account, r)
 	d.Local = true
-	return d, denied && !d.Allowed && d.Remaining == 0
+	return d, fresh && !d.Allowed && d.Remaining == 0
 }
 
 // Peek decides r by the store and consumes nothing but what is due. The error is
@@ -184,8 +184,8 @@ func (b *Book[A]) abandon(q Request[A], d counters.Decision, err error) (counter
 	return d, err
 }
 
-// within returns ctx, or one that ends within the StoreTimeout if ctx leaves more
-// time than that since began and the book is bounded.
+// within returns ctx, or, if the book is bounded and ctx ends more than a StoreTimeout after
+// began, one that ends a StoreTimeout from now.
 func (b *Book[A]) within(ctx context.Context, began time.Time) (context.Context, context.CancelFunc) {
 	most := b.config.Options.StoreTimeout
 	if deadline, ok := ctx.Deadline(); !b.config.Bounded || most == 0 || ok && deadline.Sub(began) <= most {
@@ -380,8 +380,8 @@ func (b *Book[A]) Change(client string, do func(*A)) {
 
 // lead answers a batch of calls of one client. If the account is forgotten meanwhile, as too many
 // others are asked about, it goes on with it all the same. A new account is to the old one as
-// another process's. But if the new one gives back what the old one has counted, the old one
-// takes that for lost.
+// another process's. But if the new one gives back what the old one has counted in a window, the
+// old one takes that for lost.
 func (b *Book[A]) lead(ctx context.Context, batch *Batch[A]) {
 	q := &batch.Calls()[0].Request
 	c, r := q.Record, q.Request

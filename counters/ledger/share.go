@@ -51,9 +51,9 @@ func (s *Share) note(others, all int64, most int32) {
 }
 
 // Of returns the process's share, in (0, 1], of a client that asks for a cost: that of the
-// client's counts, to which four costs are added by the share of all clients. One cost is left
-// out: of what was counted up to a visit, the last is always the process's own. Of a client that
-// it has never seen it is the share of all clients.
+// client's counts, to which four costs are added by the share of all clients. One cost is
+// left out: what is noted of a client ends with a visit of this process, so that its share would
+// be too large. Of a client that it has never seen it is the share of all clients.
 func (s *Share) Of(client *Share, cost int64) float64 {
 	of := 1.0
 	if all := s.all.Load(); all > 0 {

@@ -54,7 +54,8 @@ func New[C comparable](most int, rounds *counters.Goroutines, reconcile func(C, 
 }
 
 // Add has a client wait with the latest of its requests, which have aged since they were added. A
-// client that is new to a full queue is left out, and reconciled when it comes back.
+// client that is new to a full queue is left out, and reconciled when it comes back and is still
+// remembered.
 func (q *Queue[C]) Add(c C, r counters.Request) {
 	r.Cost = 0
 	q.mu.Lock()
@@ -161,8 +162,8 @@ func (q *Queue[C]) round() {
 	q.mu.Unlock()
 }
 
-// Repaid takes out a client that owes nothing any more. Nobody may Add it
-// meanwhile.
+// Repaid takes out a client that owes nothing any more. Whoever might have it owe something has to
+// wait meanwhile.
 func (q *Queue[C]) Repaid(c C) {
 	if q.waiting.Load() == 0 {
 		return
