@@ -60,6 +60,7 @@ func sections() []report.Section {
 		{Title: "Cost", File: "cost.json", Command: "footprint", Empty: new(footprint.Cost)},
 		{Title: "Memory", File: "memory.json", Command: "footprint", Empty: new(footprint.Memory)},
 		{Title: "Contention", File: "contention.json", Command: "contention", Empty: new(contention.Report)},
+		{Title: "Faults", File: "faults.json", Command: "faults", Empty: new(faults.Report)},
 	}
 }
 

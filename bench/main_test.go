@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"io/fs"
 	"os"
@@ -59,6 +60,16 @@ func TestBadCommandLines(t *testing.T) {
 			}
 			assert.Error(t, execute(t.Context(), args, &bytes.Buffer{}), args)
 		}
+	}
+}
+
+// What is published was written by this version, or one with the same fields.
+func TestTheResultsCanBeRead(t *testing.T) {
+	t.Parallel()
+	for _, s := range sections() {
+		d := json.NewDecoder(strings.NewReader(readFile(t, filepath.Join("results", s.File))))
+		d.DisallowUnknownFields()
+		assert.NoError(t, d.Decode(s.Empty), s.File)
 	}
 }
 
