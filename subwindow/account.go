@@ -115,12 +115,11 @@ func (a *account) prefix() string { return a.key[:strings.LastIndexByte(a.key, '
 
 // keyAt returns the key of a slot's counter.
 func (a *account) keyAt(bucket int64) string {
-	var digits [20]byte
-	prefix, number := a.prefix(), strconv.AppendInt(digits[:0], bucket, 10)
-	if a.key[len(prefix):] == string(number) {
+	prefix := a.prefix()
+	if last, err := strconv.ParseInt(a.key[len(prefix):], 10, 64); err == nil && last == bucket {
 		return a.key
 	}
-	return prefix + string(number)
+	return prefix + strconv.FormatInt(bucket, 10)
 }
 
 // A generation is a counter beside a client's. Each reset leaves it above what it was,
@@ -167,7 +166,7 @@ func (a *account) forgottenTo(skew time.Duration) int64 {
 
 // reach moves the account on to the slots of a request at p, and drops those that aren't kept.
 // It begins anew where nothing that is known matters any more, or the clock was set back far.
-func (a *account) reach(p position, kept int) {
+func (a *account) reach(p *position, kept int) {
 	size, passed := int64(kept), p.newest()-a.top
 	switch {
 	case passed >= size, -passed >= 4*size: // or the clock has been set back
@@ -283,7 +282,7 @@ func (a *account) toTell(d due) int64 {
 
 // expire drops what is due, or may be, of slots that have left every window at now. From others
 // nothing more is expected when the time that they are given, telling, is over.
-func (a *account) expire(w Window, now int64, telling time.Duration) {
+func (a *account) expire(w *Window, now int64, telling time.Duration) {
 	u := a.owed
 	if u == nil {
 		return
@@ -366,7 +365,7 @@ func (a *account) giveBack(bucket, cost, at int64) (tell bool) {
 // believe returns what is in use of the slots that matter at p, newest first, up to the oldest
 // in which something is; with what others are thought to have still to tell, or without. It uses
 // the memory of to.
-func (a *account) believe(p position, withOthers bool, to []int64) []int64 {
+func (a *account) believe(p *position, withOthers bool, to []int64) []int64 {
 	newest := p.newest()
 	size := int(newest-p.oldest) + 1
 	// The slots that are known come in between.
@@ -525,9 +524,9 @@ type position struct {
 	lasting int64 // the oldest that can't have expired
 }
 
-func (p position) newest() int64 { return p.bucket + int64(p.ahead) }
+func (p *position) newest() int64 { return p.bucket + int64(p.ahead) }
 
-func (w Window) positionAt(now time.Time) position {
+func (w *Window) positionAt(now time.Time) position {
 	c := counters.Calendar(now, w.Width)
 	p := position{now: now.UnixNano(), bucket: c.Number, elapsed: c.Elapsed, ahead: w.ahead(c.Elapsed)}
 	p.oldest = p.bucket - int64(w.Slots+w.back())
@@ -537,6 +536,6 @@ func (w Window) positionAt(now time.Time) position {
 
 // kept returns how many slots an account has: those that matter, and for late
 // requests.
-func (w Window) kept() int {
+func (w *Window) kept() int {
 	return w.ahead(w.Width-1) + 1 + w.Slots + w.back() + int(w.lateSlots())
 }

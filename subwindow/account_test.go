@@ -14,13 +14,13 @@ func TestInUseIsNeverLessThanNothing(t *testing.T) {
 	p := w.positionAt(time.Unix(1000, 50_000_000)) // faster clocks may count in no slot after it
 	for _, due := range []int64{0, -3} {
 		var a account
-		a.reach(p, w.kept())
+		a.reach(&p, w.kept())
 		a.owe(p.bucket, -1, p.now)
 		a.at(p.bucket - 2).count = 2
 		if due != 0 {
 			a.owe(p.bucket-2, due, p.now)
 		}
-		use := a.believe(p, true, nil)
+		use := a.believe(&p, true, nil)
 		for i, n := range use {
 			assert.GreaterOrEqual(t, n, int64(0), "%d: %v", i, use)
 		}

@@ -16,7 +16,7 @@ import (
 func (w *work) choose() int64 {
 	a := w.a
 	if w.sum = 0; slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind != ledger.Tells }) {
-		w.use = a.believe(w.position, true, w.use)
+		w.use = a.believe(&w.position, true, w.use)
 	}
 	w.pending = slices.DeleteFunc(w.pending, func(c *call) bool {
 		r := &c.Request
@@ -24,7 +24,7 @@ func (w *work) choose() int64 {
 		case r.Kind == ledger.Tells:
 			c.Answer(counters.Decision{}, nil)
 		case r.Kind == ledger.Peeks && w.upToDate:
-			c.Answer(w.decision(w.use, w.position, &r.Request, w.fits(w.use, w.position, &r.Request)), nil)
+			c.Answer(w.decision(w.use, &w.position, &r.Request, w.fits(w.use, &w.position, &r.Request)), nil)
 		default:
 			return c.Left()
 		}
@@ -43,7 +43,7 @@ func (w *work) choose() int64 {
 		r := &c.Request
 		fits := func() bool {
 			all := ledger.StandsFor(w.sum+r.Cost, share) - w.sum
-			return w.fits(w.use, w.position, standing(r.Request, all))
+			return w.fits(w.use, &w.position, standing(r.Request, all))
 		}
 		if w.chosen[i] = r.Kind == ledger.Takes && (w.options.CountDenied || fits()); !w.chosen[i] {
 			continue
@@ -70,7 +70,7 @@ func (w *work) choose() int64 {
 // so is the cost of a caller that has left.
 func (w *work) deal() {
 	a := w.a
-	w.use = a.believe(w.position, true, w.use)
+	w.use = a.believe(&w.position, true, w.use)
 	w.use[w.ahead], w.counted = max(0, w.use[w.ahead]-w.sum), false
 	rest := w.pending[:0]
 	var back int64
@@ -80,12 +80,12 @@ func (w *work) deal() {
 			continue
 		}
 		r := &c.Request.Request
-		allowed := w.fits(w.use, w.position, r)
+		allowed := w.fits(w.use, &w.position, r)
 		stays := allowed || w.options.CountDenied
 		if stays {
 			w.use[w.ahead] += r.Cost
 		}
-		if !c.Answer(w.decision(w.use, w.position, r, allowed), nil) {
+		if !c.Answer(w.decision(w.use, &w.position, r, allowed), nil) {
 			if stays {
 				w.use[w.ahead] -= r.Cost
 				stays = false
@@ -120,15 +120,15 @@ func (w *work) deny() {
 	expected, share := w.a.othersToTell()
 	var without []int64 // what others may have still to tell
 	if expected != nil {
-		without = w.a.believe(w.position, false, nil)
+		without = w.a.believe(&w.position, false, nil)
 	}
 	for _, c := range w.pending {
 		r := &c.Request.Request
-		d := w.decision(w.use, w.position, standing(*r, ledger.StandsFor(r.Cost, share)), false)
+		d := w.decision(w.use, &w.position, standing(*r, ledger.StandsFor(r.Cost, share)), false)
 		if expected != nil { // it fits as what it stands for, or once they have told
 			told := cmp.Or(time.Duration(max(0, w.a.owed.until-r.Now.UnixNano())), w.options.Telling())
 			d.Remaining = min(d.Remaining, r.Cost-1)
-			d.RetryAfter = min(d.RetryAfter, max(told, w.decision(without, w.position, r, false).RetryAfter))
+			d.RetryAfter = min(d.RetryAfter, max(told, w.decision(without, &w.position, r, false).RetryAfter))
 		}
 		c.Answer(d, nil)
 	}

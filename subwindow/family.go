@@ -44,16 +44,16 @@ func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, kn
 	// expire would forget what isn't expected of others any more; a Recall, which may be of a
 	// later time, only leaves it out.
 	expects := a.owed != nil && (a.owed.until == 0 || p.now < a.owed.until)
-	use := a.believe(p, expects, few[:0])
+	use := a.believe(&p, expects, few[:0])
 	known = a.fresh(p.now)
 	others, _ := a.othersToTell()
 	fresh = known && !a.owes() && (others == nil || !expects)
 	known = known || slices.ContainsFunc(use, func(n int64) bool { return n > 0 })
-	return f.decideAlone(a, use, p, &r), known, fresh
+	return f.decideAlone(a, use, &p, &r), known, fresh
 }
 
 // decideAlone decides r by what is in use, while others admit their share too.
-func (f *family) decideAlone(a *account, use []int64, p position, r *counters.Request) counters.Decision {
+func (f *family) decideAlone(a *account, use []int64, p *position, r *counters.Request) counters.Decision {
 	here, later := a.standsFor(p.bucket, r.Cost)
 	if f.fits(use, p, standing(*r, here)) {
 		return f.decision(use, p, r, true)
@@ -72,10 +72,10 @@ func standing(r counters.Request, cost int64) *counters.Request {
 // Alone implements ledger.Family.
 func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decision {
 	p := f.window.positionAt(r.Now)
-	a.reach(p, f.kept)
-	a.expire(f.window, p.now, f.options.Telling())
+	a.reach(&p, f.kept)
+	a.expire(&f.window, p.now, f.options.Telling())
 	var few [16]int64
-	use := a.believe(p, true, few[:0])
+	use := a.believe(&p, true, few[:0])
 	was, _ := ref.(*flight)
 	if !a.awaits(was) {
 		was = nil
@@ -83,7 +83,7 @@ func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decisio
 	if was != nil && was == a.flight { // under way with r in it, which isn't in its own way
 		use[p.ahead] = max(0, use[p.ahead]-r.Cost)
 	}
-	d := f.decideAlone(a, use, p, &r)
+	d := f.decideAlone(a, use, &p, &r)
 	if r.Cost > 0 && (d.Allowed || f.options.CountDenied) {
 		a.oweAlone(p.bucket, r.Cost, p.now, f.book.Of(&a.share, r.Cost))
 		if r.Reserved { // once it is told any process may give it back
@@ -93,7 +93,7 @@ func (f *family) Alone(a *account, r counters.Request, ref any) counters.Decisio
 			a.admit(was, r.Cost)
 		}
 		_, later := a.standsFor(p.bucket, r.Cost)
-		d = f.decision(a.believe(p, true, use), p, standing(r, later), d.Allowed)
+		d = f.decision(a.believe(&p, true, use), &p, standing(r, later), d.Allowed)
 	}
 	d.Receipt = counters.Receipt{Alone: was} // not nil, though was may be
 	return d
@@ -123,7 +123,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 // Charge implements ledger.Family.
 func (f *family) Charge(a *account, r counters.Request) {
 	p := f.window.positionAt(r.Now)
-	a.reach(p, f.kept)
+	a.reach(&p, f.kept)
 	a.owesFrom(f.book.Of(&a.share, r.Cost))
 	a.owe(p.bucket, r.Cost, p.now)
 }
@@ -151,19 +151,19 @@ func (f *family) Learn(a *account, ref any, o ledger.Outcome) {
 }
 
 // fits reports whether there is room for r in what is in use.
-func (f *family) fits(use []int64, p position, r *counters.Request) bool {
+func (f *family) fits(use []int64, p *position, r *counters.Request) bool {
 	return f.window.Estimate(use, p.ahead, p.elapsedAt(r), r.Limit) <= r.Limit-r.Cost
 }
 
 // elapsedAt returns how long the slot of p was open at the time of r, which is in it too, no later
 // than p.
-func (p position) elapsedAt(r *counters.Request) time.Duration {
+func (p *position) elapsedAt(r *counters.Request) time.Duration {
 	return p.elapsed - time.Duration(p.now-r.Now.UnixNano())
 }
 
 // decision returns the answer to r when it was admitted or not, and what is in use
 // includes it if it is counted.
-func (f *family) decision(use []int64, p position, r *counters.Request, allowed bool) counters.Decision {
+func (f *family) decision(use []int64, p *position, r *counters.Request, allowed bool) counters.Decision {
 	elapsed := p.elapsedAt(r)
 	d := counters.Decision{
 		Allowed:    allowed,

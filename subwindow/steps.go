@@ -32,7 +32,7 @@ func (w *work) Next() ledger.Step {
 	a := w.a
 	w.steps++
 	w.reach() // others may have gone on meanwhile
-	a.expire(w.window, w.now, w.options.Telling())
+	a.expire(&w.window, w.now, w.options.Telling())
 	a.absorb()
 	w.dues, w.floors, w.additions = w.dues[:0], w.floors[:0], w.additions[:0]
 	for {

@@ -98,7 +98,7 @@ func NewWindow(length time.Duration, slots int, strict bool) (Window, error) {
 const maxKeys = 4096
 
 // check returns what is wrong with w: its fields are exported, so it may not come from NewWindow.
-func (w Window) check() error {
+func (w *Window) check() error {
 	switch {
 	case w.Slots < 0 || w.Slots > MaxSubWindows:
 		return fmt.Errorf("a window of %d slots must have 0 to %d", w.Slots, MaxSubWindows)
@@ -119,7 +119,7 @@ func (w Window) check() error {
 // ahead returns how many slots after the current one, open for elapsed, may
 // have counts of the window that ends now. What faster clocks count after a
 // fixed window is no part of it, but of the next one.
-func (w Window) ahead(elapsed time.Duration) int {
+func (w *Window) ahead(elapsed time.Duration) int {
 	if w.fixed() {
 		return 0
 	}
@@ -127,13 +127,13 @@ func (w Window) ahead(elapsed time.Duration) int {
 }
 
 // back returns how many slots before the oldest one may still be in the window.
-func (w Window) back() int {
+func (w *Window) back() int {
 	return int((w.late() + w.Width - 1) / w.Width)
 }
 
 // gone returns how many of the slots that back reaches over, when the current
 // one has been open for elapsed, have left the windows of all instances.
-func (w Window) gone(elapsed time.Duration) (slots int) {
+func (w *Window) gone(elapsed time.Duration) (slots int) {
 	for age := w.Slots + w.back(); age > 0 && time.Duration(w.Slots+1-age)*w.Width+w.late()+w.Horizon <= elapsed; age-- {
 		slots++
 	}
@@ -142,7 +142,7 @@ func (w Window) gone(elapsed time.Duration) (slots int) {
 
 // late returns how much longer than by its own clock a slot is in the window. A
 // fixed window is its own slot, and one that isn't strict is only an estimate.
-func (w Window) late() time.Duration {
+func (w *Window) late() time.Duration {
 	if w.fixed() || !w.Strict {
 		return 0
 	}
@@ -150,23 +150,23 @@ func (w Window) late() time.Duration {
 }
 
 // lateSlots returns how many slots a request may lag behind others.
-func (w Window) lateSlots() int64 { return int64((w.Horizon + w.Width - 1) / w.Width) }
+func (w *Window) lateSlots() int64 { return int64((w.Horizon + w.Width - 1) / w.Width) }
 
 // ttl returns how long the counter of a slot must be kept that has been open
 // for elapsed: until no window looks at it.
-func (w Window) ttl(elapsed time.Duration) time.Duration {
+func (w *Window) ttl(elapsed time.Duration) time.Duration {
 	return counters.TTL(time.Duration(w.Slots+1)*w.Width+w.late()-elapsed, w.Horizon)
 }
 
 // stored returns how many counters of a client a store has at most, if the client
 // asks in every slot and expiry is in whole seconds, rounded up, as Memcached's
 // is. It depends on the Horizon.
-func (w Window) stored() int {
+func (w *Window) stored() int {
 	kept := (w.ttl(0) + time.Second - 1).Truncate(time.Second)
 	return int((kept + w.Width - 1) / w.Width)
 }
 
-func (w Window) fixed() bool { return w.Slots == 0 }
+func (w *Window) fixed() bool { return w.Slots == 0 }
 
 // divisors names the numbers nearest to slots that divide ms.
 func divisors(ms int64, slots int) string {
@@ -196,7 +196,7 @@ func divisors(ms int64, slots int) string {
 //	max(floor(oldest * (width - elapsed) / width), oldest - ceil(2 * limit / slots))
 //
 // Only then does the estimate depend on the limit.
-func (w Window) Estimate(counts []int64, ahead int, elapsed time.Duration, limit int64) int64 {
+func (w *Window) Estimate(counts []int64, ahead int, elapsed time.Duration, limit int64) int64 {
 	inFull := max(0, min(ahead+w.Slots, len(counts)))
 	var total int64
 	for _, n := range counts[:inFull] {
@@ -215,7 +215,7 @@ func (w Window) Estimate(counts []int64, ahead int, elapsed time.Duration, limit
 // Until returns the time from elapsed in the current slot to the first moment
 // at which Estimate, of the same limit, is at most most, if nothing is counted
 // in between: 0 when it already is, and counters.Forever if most is negative.
-func (w Window) Until(counts []int64, ahead int, elapsed time.Duration, limit, most int64) time.Duration {
+func (w *Window) Until(counts []int64, ahead int, elapsed time.Duration, limit, most int64) time.Duration {
 	if most < 0 {
 		return counters.Forever
 	}
@@ -234,7 +234,7 @@ func (w Window) Until(counts []int64, ahead int, elapsed time.Duration, limit, m
 
 // covered returns what of a slot's count is inside the window, if the slot
 // began age slots before the current one: age is at least Slots.
-func (w Window) covered(count int64, age int, elapsed time.Duration, limit int64) int64 {
+func (w *Window) covered(count int64, age int, elapsed time.Duration, limit int64) int64 {
 	switch {
 	case count == 0 || time.Duration(w.Slots+1-age)*w.Width+w.late() <= elapsed:
 		return 0 // it has left
@@ -247,7 +247,7 @@ func (w Window) covered(count int64, age int, elapsed time.Duration, limit int64
 }
 
 // held returns what of the oldest slot's count is in use until it leaves.
-func (w Window) held(count, limit int64) int64 {
+func (w *Window) held(count, limit int64) int64 {
 	if !w.Capped {
 		return 0
 	}
@@ -255,7 +255,7 @@ func (w Window) held(count, limit int64) int64 {
 }
 
 // uncounted returns how much of the oldest slot's count a capped window leaves out at most.
-func (w Window) uncounted(limit int64) int64 {
+func (w *Window) uncounted(limit int64) int64 {
 	return (2*limit + int64(w.Slots) - 1) / int64(w.Slots)
 }
 
@@ -263,7 +263,7 @@ func (w Window) uncounted(limit int64) int64 {
 // window, whatever the traffic: it may be all of two fixed windows. A weighted window holds
 // at most the limit in its oldest slot, however small the part of it that still counts, and
 // at most the limit in the others.
-func (w Window) Most(limit int64) int64 {
+func (w *Window) Most(limit int64) int64 {
 	switch {
 	case w.Strict && !w.fixed():
 		return limit
@@ -276,7 +276,7 @@ func (w Window) Most(limit int64) int64 {
 // shrunk returns how long a slot must have been the oldest until what is
 // covered of its count is at most room, which is less than the count; width at
 // the most, when it leaves the window.
-func (w Window) shrunk(oldest, limit, room int64) time.Duration {
+func (w *Window) shrunk(oldest, limit, room int64) time.Duration {
 	if w.Strict || w.held(oldest, limit) > room {
 		return w.Width
 	}

@@ -86,7 +86,11 @@ func (w *work) nextSlot() bool {
 }
 
 // reach gives the account the slots of the pending calls.
-func (w *work) reach() { w.a.reach(w.position, w.kept) }
+func (w *work) reach() {
+	if w.a.top != w.newest() { // mostly it has them
+		w.a.reach(&w.position, w.kept)
+	}
+}
 
 // End implements ledger.Work.
 func (w *work) End() {

@@ -83,7 +83,7 @@ type attackRow struct {
 func bound(a algorithms.Algorithm, limit int64) int64 {
 	switch a.Kind {
 	case algorithms.Counters:
-		return subwindow.Window{Slots: a.Slots, Strict: a.Strict, Capped: a.Capped}.Most(limit)
+		return (&subwindow.Window{Slots: a.Slots, Strict: a.Strict, Capped: a.Capped}).Most(limit)
 	case algorithms.Bucket:
 		return 2*limit - 1
 	default:

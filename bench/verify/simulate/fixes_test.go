@@ -63,11 +63,11 @@ var fixes = []fix{
 
 	// Windows.
 	{"a strict window drops a slot in which slow clocks still count", "bound", takeOut{"subwindow/window.go",
-		"func (w Window) back() int {",
-		"func (w Window) back() int { if BUG { return 0 };"}, nil},
+		"func (w *Window) back() int {",
+		"func (w *Window) back() int { if BUG { return 0 };"}, nil},
 	{"nobody looks ahead for faster clocks", "bound", takeOut{"subwindow/window.go",
-		"func (w Window) ahead(elapsed time.Duration) int {",
-		"func (w Window) ahead(elapsed time.Duration) int { if BUG { w.Horizon = 0 };"}, nil},
+		"func (w *Window) ahead(elapsed time.Duration) int {",
+		"func (w *Window) ahead(elapsed time.Duration) int { if BUG && !w.fixed() { return int(elapsed / w.Width) };"}, nil},
 	{"a slot is settled while counts are on their way", "bound", takeOut{"subwindow/replies.go",
 		"final := (w.now-int64(w.window.Horizon))/",
 		"final := (w.now-func() int64 { if BUG { return 0 }; return int64(w.window.Horizon) }())/"}, nil},

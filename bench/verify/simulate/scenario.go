@@ -223,7 +223,7 @@ func (s *scenario) bound(span time.Duration, emptyings int) int64 {
 	case span < s.window-s.width()-s.skew:
 		return s.limit
 	case span < s.window-s.skew:
-		return subwindow.Window{Slots: a.Slots, Capped: a.Capped}.Most(s.limit)
+		return (&subwindow.Window{Slots: a.Slots, Capped: a.Capped}).Most(s.limit)
 	}
 	return none
 }

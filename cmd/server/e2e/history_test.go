@@ -122,7 +122,7 @@ func (l promise) most(within, apart time.Duration) int64 {
 	case l.estimate != "" && within < l.window-l.width()-apart:
 		return l.limit
 	case l.estimate != "" && within < l.window-apart:
-		return subwindow.Window{Slots: l.slots, Capped: l.estimate == capped}.Most(l.limit)
+		return (&subwindow.Window{Slots: l.slots, Capped: l.estimate == capped}).Most(l.limit)
 	}
 	return unbounded
 }
