@@ -23,8 +23,8 @@ type change struct {
 	refused bool
 }
 
-// An audit has the last changes of this instance, and the last that were refused: nobody who
-// is refused drives out what was done. The zero value has none.
+// An audit has the last changes of this instance and, counted apart, the last that were refused:
+// however many are refused, the changes stay. The zero value has none.
 type audit struct {
 	mu            sync.Mutex // of both
 	done, refused []change

@@ -10,8 +10,8 @@ type compactJSON struct {
 	failed bool
 }
 
-// batch decodes a batch of checks, and appends them. Their policies are likely to be the
-// given one.
+// batch decodes a batch of checks, and appends them. Each whose policy equals that of the check
+// before it, or at first the given one, shares that string.
 func (p *compactJSON) batch(checks []decide.Check, policy string) []decide.Check {
 	p.expect(`{"checks":[`)
 	more := true
@@ -24,8 +24,7 @@ func (p *compactJSON) batch(checks []decide.Check, policy string) []decide.Check
 	return checks
 }
 
-// check decodes a check. Its policy is likely to be the given one, whose memory it shares
-// then.
+// check decodes a check. If its policy equals the given one, it shares that string.
 func (p *compactJSON) check(policy string) decide.Check {
 	q := decide.Check{Cost: 1}
 	p.expect(`{"policy":"`)

@@ -11,10 +11,10 @@ var crossOrigin = http.NewCrossOriginProtection()
 
 // fromElsewhere returns a problem if a page of another site may have made r.
 //
-// With localOnly, r has to be for localhost or an address: a site may have its own name point
-// here. In any case a browser must not say that r comes from another site, unless r only reads:
-// the page doesn't get to see the answer. Forward auth is left out, as its headers, Host too, may
-// be those of the request that it asks about; so is /healthz, as some balancers send no Host.
+// With localOnly, the Host of r must be localhost or an address: another site's name may be made to
+// resolve to this machine. In any case, a request that a browser says comes from another site may
+// only read: that site's page can't see the answer. Forward auth is left out, as its headers, Host
+// too, may be those of the request that it asks about; so is /healthz, as some balancers send no Host.
 func fromElsewhere(r *http.Request, localOnly bool) error {
 	if strings.HasPrefix(r.URL.Path, "/v1/auth/") || r.URL.Path == "/healthz" {
 		return nil

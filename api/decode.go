@@ -179,8 +179,7 @@ func (b *body) array(field string, element func() error) error {
 	return err
 }
 
-// check decodes one check. Its policy is likely to be the given one, whose memory
-// it shares then.
+// check decodes one check. If its policy equals the given one, it shares that string.
 func (b *body) check(policy string) (decide.Check, error) {
 	q := decide.Check{Cost: 1}
 	err := b.object("", func(name []byte) (err error) {
@@ -239,7 +238,7 @@ func (b *body) object(in string, field func(name []byte) error) error {
 	return err
 }
 
-// string reads a string. It is likely to be the given one, which it returns then.
+// string reads a string. If that equals likely, it returns likely, and allocates nothing.
 func (b *body) string(field, likely string) (string, error) {
 	value, err := b.text(field)
 	if string(value) == likely {

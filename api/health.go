@@ -44,8 +44,8 @@ func statusOfServer(server *counters.ServerStatus, named bool) serverStatus {
 	return status
 }
 
-// ready reports whether this instance should get requests, as one of the servers answers
-// and it has all that it decides by.
+// ready reports whether this instance should get requests: a server of the store answers, limits
+// and overrides are loaded, and it isn't draining.
 func (s *Server) ready(servers []counters.ServerStatus) bool {
 	return slices.ContainsFunc(servers, func(server counters.ServerStatus) bool { return server.Err == nil }) &&
 		!s.Draining() && (s.cfg.Overrides == nil || s.cfg.Overrides.Ready()) && (s.cfg.Loaded == nil || s.cfg.Loaded())

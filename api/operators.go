@@ -14,8 +14,8 @@ import (
 // defaultAudited is how many changes are listed if nobody says how many.
 const defaultAudited = 100
 
-// maxAuditedName and maxAuditedPath are how much of a name and of a path stand in the line of a
-// request that was refused: they may be ones that nothing has.
+// maxAuditedName and maxAuditedPath are how many bytes of a name and of a path the audit keeps of
+// a request that was refused: its caller may have made them up, as long as it likes.
 const maxAuditedName, maxAuditedPath = 100, 200
 
 // changed adds a change to the audit, and logs it. What more the log says is appended.

@@ -261,8 +261,8 @@ func ifMatch(r *http.Request) (revision int64, err error) {
 	return revision, nil
 }
 
-// overrideFailed returns the problem of an override that wasn't changed. Where nobody knows
-// that, it may be in force in a moment: then the audit has who asked for it.
+// overrideFailed returns the problem of a change to an override that failed with err. If the
+// store may have made the change all the same, the audit says who asked for it.
 func (s *Server) overrideFailed(err error, by change, key policy.ClientKey) error {
 	p := overrideProblem(err, by.Policy, key)
 	if p.Status == http.StatusServiceUnavailable && !unchanged(err) {
@@ -288,7 +288,7 @@ func overrideProblem(err error, policyName string, key policy.ClientKey) *proble
 	}
 }
 
-// unchanged reports whether the store has surely done nothing, of those that failed.
+// unchanged reports whether the store, which failed with err, has surely changed nothing.
 func unchanged(err error) bool {
 	return errors.Is(err, counters.ErrNotSent) || errors.Is(err, counters.ErrRefused)
 }

@@ -11,10 +11,10 @@ import (
 	"weir/api/plain"
 )
 
-// PlainServer returns a server for this service by HTTP without TLS. It answers most
-// requests for less than h, which answers the others and is one of HTTPServer. The files of
-// the page for operators are among those: it asks each second, and one request for h would
-// leave its connection to h.
+// PlainServer returns a server of this service for HTTP without TLS. It reads plain requests to
+// most paths itself, which costs less, and leaves all others to h, which HTTPServer has made.
+// The page for operators asks once a second: so its files are among these paths, as a connection
+// that was left to h stays with it.
 func (s *Server) PlainServer(h *http.Server) *plain.Server {
 	srv := plain.NewServer(h, func(method, path string) bool {
 		switch path {
@@ -73,8 +73,8 @@ func (s *Server) together(requests []*plain.Exchange) {
 	})
 }
 
-// readInto adds what x asks to t. If that is wrong it is answered at once, and if it may have to
-// wait for its turn it is left to ServeHTTP.
+// readInto adds what x asks to t. A request with a mistake is answered at once. One whose answer
+// may be held is left to ServeHTTP.
 func (s *Server) readInto(t *requestSet, x *plain.Exchange, active *activePolicies) {
 	c := s.begin(x.Writer, x.Request)
 	c.SetPath(x.Request.URL.Path)

@@ -70,8 +70,8 @@ func howFailed(err error) string {
 	return err.Error()
 }
 
-// knownProblem returns the problem of an error of which its caller may know, or nil: what else
-// there is, problemOf logs.
+// knownProblem returns the problem of an error that the caller may be told of, or nil for any
+// other, which problemOf logs.
 func knownProblem(err error) *problem {
 	switch err := err.(type) {
 	case *problem:
@@ -127,8 +127,8 @@ func statusProblem(status int, r *http.Request) *problem {
 // maxUnknown is how many names are told that no policy has.
 const maxUnknown = 100
 
-// unknownPolicies warns of names that callers take for those of policies, once of
-// each, and of so few that nobody can fill the log.
+// unknownPolicies warns of names that no policy has and that callers ask by: once of each name, and
+// of at most maxUnknown, so that nobody can fill the log.
 type unknownPolicies struct {
 	log  *slog.Logger
 	mu   sync.Mutex

@@ -20,8 +20,8 @@ type lateResets struct {
 	asked map[lateReset]time.Time
 }
 
-// add has r wait, unless too many others do. It reports whether r waits. Of several resets of a
-// client the latest does, whichever has failed first.
+// add has r wait, and reports whether it does: not if maxResets others wait. If r waits already,
+// the later of the two times is kept.
 func (l *lateResets) add(r lateReset, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,8 +37,7 @@ func (l *lateResets) add(r lateReset, now time.Time) bool {
 	return true
 }
 
-// done notes that a client was reset as of now. If it has been asked for again since,
-// that still waits.
+// done notes that r was done as of now. It still waits if it was asked for again later.
 func (l *lateResets) done(r lateReset, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -47,9 +47,9 @@ func NewServer(cfg Config) *Server {
 	return s
 }
 
-// addRoutes adds all paths, and has requests be counted by them. openapi.yaml has them too, but
-// for those of cfg.Handlers. What is in v1 needs a token, if there are any, and what is in
-// operators one that may do more than make checks. What is bare has no parameters.
+// addRoutes adds all paths, and counts requests by path. openapi.yaml has the paths too, but for
+// those of cfg.Handlers. Those of the group v1 need a token, if there are any. A handler wrapped in
+// operators needs one that may do more than make checks; one wrapped in bare takes no query.
 func (s *Server) addRoutes() {
 	e := s.echo
 	// Wrapped here, once: middleware wraps the handler anew in each request.
