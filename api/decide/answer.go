@@ -179,7 +179,7 @@ func (l *LimitCheck) countsDenied(p *policy.Policy) bool {
 	return l.Lease == 0 && (p.CountDenied || l.CountDenied)
 }
 
-// deniedCounts reports whether l, a limit of p, has counted its cost though it be denied. Without
+// deniedCounts reports whether l, a limit of p, has counted its cost even if it denied it. Without
 // the store only on_store_error: local counts.
 func (l *LimitCheck) deniedCounts(p *policy.Policy) bool {
 	return l.countsDenied(p) && l.asked && l.decided && (l.Degraded == nil || l.onStoreError(p) == policy.StoreErrorLocal)

@@ -110,8 +110,8 @@ func (c *Claims) outcome(q *claim, id []byte, now counters.State, first bool, er
 	return false, &Unclaimed{err}
 }
 
-// askAgain does what q is for if id is at its key: the connection was cut before the answer, and
-// whoever claims it from now on is told that it was done.
+// askAgain does what q is for if the store has id at its key. The connection was cut before the
+// answer; if q was claimed all the same, whoever claims it later is told that it was done.
 func (c *Claims) askAgain(q *claim, id []byte) {
 	if now, err := c.Store.Load(context.Background(), q.key); err == nil && bytes.Equal(now.Value, id) {
 		q.by.claimedLate()

@@ -64,8 +64,8 @@ func NewEngine(c Config, queue *Queue, policies policy.Policies, observe func(*p
 	return e
 }
 
-// Override has exceptions hold besides those of the policies, by their names, in the
-// place of those that held so before.
+// Override replaces the exceptions that were made at run time, by the name of their policy. They
+// hold besides those of the policies themselves.
 func (e *Engine) Override(all map[string]map[policy.ClientKey]policy.Terms) {
 	for name, d := range e.deciders {
 		d.Override(all[name])
@@ -122,7 +122,7 @@ func NewDecider(c Config, p *policy.Policy, o Observer) *Decider {
 	return d
 }
 
-// newPlan returns the plan of limits, of which a route may have own ones.
+// newPlan returns the plan of limits, of which a route replaces those that own names.
 func newPlan(limits, own []policy.Limit) *plan {
 	p := new(plan)
 	for i := range limits {

@@ -41,8 +41,8 @@ type run struct {
 	ctx *counters.Deadline
 	now time.Time // when it began
 	few int       // so many askings of a limiter, or fewer, are asked one by one
-	// by asks the limits that an asking hasn't asked yet, and ends its check. That may take
-	// store operations, unless none is left and nothing has to be given back.
+	// by asks the remaining limits of an asking, and ends its check. It needs the store if a limit
+	// remains, or if something has to be given back.
 	by interface{ finish(one *asking) }
 
 	exchanges sync.WaitGroup   // goroutines that ask a limit for many
@@ -79,19 +79,20 @@ func (r *run) begin(one *asking) {
 	}
 }
 
-// at returns the time by which an asking is decided. Checks of one moment are a nanosecond
-// apart: a lease is named by its time, and a check that others have held up may come after a reset.
+// at returns the time by which an asking is decided. The checks of a run are a nanosecond apart:
+// a lease is named by its time, and two leases of a client would have the same name if a reset came
+// between their checks.
 func (r *run) at(one *asking) time.Time { return r.now.Add(time.Duration(one.number)) }
 
-// wait lets the waiting askings ask, and returns when all have.
+// wait has the limits of all waiting askings asked, and returns when all askings have ended.
 func (r *run) wait() {
 	r.askWaiting(true)
 	r.exchanges.Wait()
 	r.alone.Wait()
 }
 
-// waitFor makes an asking wait, so that all askings of one limiter ask it together. It
-// returns how many wait.
+// waitFor has an asking wait for others that ask the same limiter. It returns how many wait for it
+// now.
 func (r *run) waitFor(limiter manyTaker, one *asking) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,8 +104,8 @@ func (r *run) waitFor(limiter manyTaker, one *asking) int {
 	return len(waiting) + 1
 }
 
-// askWaiting lets the waiting askings ask: those of one limiter here, if it may wait for the
-// store.
+// askWaiting has the limits of the waiting askings asked. With here, it asks one of the limiters
+// itself, and so may wait for the store.
 func (r *run) askWaiting(here bool) {
 	asks := make([]func(), 0, 8) // which cost no allocation
 	r.mu.Lock()
@@ -135,8 +136,8 @@ func (r *run) askWaiting(here bool) {
 	}
 }
 
-// askSoon lets the waiting askings ask, at the latest after the Patience of a worker: a silent
-// server may hold up those of their run that they wait for.
+// askSoon has the limits of the waiting askings asked after the Patience of a worker, if nobody has
+// them asked before: a silent server may hold up the others of the run.
 func (r *run) askSoon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,8 +198,8 @@ func (r *run) taken(one *asking, request counters.Request, t counters.Taken) {
 		one.next = len(one.limits)
 	}
 	if one.next == len(one.limits) {
-		// Who is denied by one of several limits has something to take back, or
-		// asks how the others stand.
+		// If one of several limits denies, what others have counted may have to be given
+		// back, or the answer has to say how they stand: that may take the store.
 		if len(one.limits) == 1 || !one.mayRefund() {
 			r.by.finish(one)
 		} else {

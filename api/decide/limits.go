@@ -132,7 +132,7 @@ func (d *Decider) CommitLimits(checks []LimitCheck, r *receipt.Receipt, valid bo
 		for _, c := range checks {
 			limit := c.Limit
 			if d.except(&c); !c.Exception.IsExempt() {
-				c.Limit = limit // a client that is blocked pays, too
+				c.Limit = limit // a blocked client is charged, too
 				charged = append(charged, c)
 			}
 		}

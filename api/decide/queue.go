@@ -19,9 +19,9 @@ const (
 	lateParts, shrinkParts, growParts = 2, 8, 64
 	// turnTime is how much a batch's turn moves back for each of its checks.
 	turnTime = 50 * time.Microsecond
-	// While a server answers nothing, all batches begin when nothing was decided for
-	// 1/idleParts of the store timeout, at most for maxIdle: those that they wait for
-	// may be held up by that server.
+	// While a server is silent, all waiting batches begin once nothing was decided for
+	// 1/idleParts of the store timeout, or for maxIdle if that is less: the batches ahead
+	// of them may be held up by that server.
 	maxIdle   = 10 * time.Millisecond
 	idleParts = 5
 	// waitTimeouts is how many store timeouts a batch waits at most, and maxWait
@@ -32,8 +32,8 @@ const (
 )
 
 // A Queue has batches wait before they begin while others keep the processors or
-// the store busy. Their time hasn't begun, so that waiting costs them no answers
-// of the store. Small batches wait less. Make one with NewQueue; it is safe for
+// the store busy. Their store timeout begins after the wait, so no check fails
+// because of it. Small batches wait less. Make one with NewQueue; it is safe for
 // concurrent use.
 type Queue struct {
 	most float64       // checks at once, when batches are in time
@@ -162,8 +162,8 @@ func (q *Queue) admit() {
 	close(w.begin)
 }
 
-// look lets all in if nothing has been decided since the last look and a server is
-// silent. While servers answer, batches go on waiting: that takes load off them.
+// look lets all batches in if nothing has been decided since it looked last and a server is
+// silent. While all servers answer, batches go on waiting, so that the servers get less load.
 func (q *Queue) look() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -274,8 +274,8 @@ func (s *settlement) change() {
 	s.changed()
 }
 
-// toldWithin is how long after the store has answered one instance all others have told the
-// store what they admitted without it.
+// toldWithin bounds how long after an outage instances tell the store what they admitted without
+// it, counted from its first answer to any of them.
 const toldWithin = 3 * time.Second
 
 // releaseAgain ends a lease a second time, later: an instance that admitted it without the store
