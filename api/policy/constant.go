@@ -21,7 +21,7 @@ func (c Constant) decide(r counters.Request) counters.Decision {
 	if c.Allowed {
 		return counters.Decision{Allowed: true, Remaining: r.Limit}
 	}
-	rest := max(time.Millisecond, c.Until.Sub(r.Now)) // what ends it may be late
+	rest := max(time.Millisecond, c.Until.Sub(r.Now)) // the timer that ends the exception may be late
 	if c.Until.IsZero() {
 		rest = c.Window - time.Duration(r.Now.UnixNano())%c.Window
 	}

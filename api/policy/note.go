@@ -79,8 +79,8 @@ func (p *Policy) NoteOn(e *Exception) string {
 	return ""
 }
 
-// Note says that k is a name, if it is one that was probably to be an address, perhaps with
-// brackets or a port, or a range of them; else "".
+// Note warns that k counts as a name, if it was probably meant as an address, perhaps with brackets
+// or a port, or as a range of addresses; else it is "".
 func (k ClientKey) Note() string {
 	if same, err := ParseClientKey(k.name); k.all || k.network.IsValid() || err != nil || same != k { // else it is in quotes
 		return ""

@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// A requestPath is the path of a request, as those read it who may serve it.
-// Nobody knows here which of them does, so that a path that is written in an
-// odd way has several readings.
+// A requestPath is the path of a request, as different backends may read it.
+// weir doesn't know which backend serves the request, so a path that is written
+// in an odd way has several readings.
 type requestPath struct {
 	// strict takes the path as it is written. Only its percent-encoding is
 	// undone, and an encoded slash is no slash.
 	strict string
-	// lenient is all that makes two ways to write a path equal for some: an
+	// lenient is the path with all rewritings that some backend does: an
 	// encoded slash and a backslash are slashes, empty segments and what follows
 	// a ; in a segment don't count, case doesn't matter, and .. goes up.
 	lenient string
-	// shrinks are the segments of lenient before .. took some away, if readers
-	// may differ in how many it takes; else nil. So they are for a path that
-	// begins with //, whose first segment is a host for some.
+	// shrinks are the segments of lenient before .. took some away, if backends
+	// may differ in how many it takes; else nil. A path that begins with // has
+	// them, too: some backends take its first segment for a host.
 	shrinks []string
 }
 

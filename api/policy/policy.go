@@ -122,8 +122,9 @@ func (p *Policy) CountedAs(client string) string {
 	return client
 }
 
-// KeyOf returns the key that holds for a client alone: an address by each way to write it,
-// unless all clients are values of headers, which are names.
+// KeyOf returns the key of an exception for a client alone. A client that is an address has the
+// same key however it is written, unless p identifies clients by headers alone: their values are
+// names.
 func (p *Policy) KeyOf(client string) ClientKey {
 	if address, ok := p.AddressOf(client); ok {
 		return ClientKey{network: alone(address)}
@@ -138,8 +139,8 @@ func (p *Policy) AddressOf(client string) (address netip.Addr, ok bool) {
 	return n.Addr(), ok && !strings.Contains(client, "/") && slices.Contains(p.Identify, Identifier{})
 }
 
-// Listed returns the limits that people know: those of a Finder, or else Limits, without those of
-// routes.
+// Listed returns the limits that p is described by: those of its Finder, or else Limits, without
+// those of routes.
 func (p *Policy) Listed() []*Limit {
 	if p.Finder != nil {
 		return p.Finder.All()

@@ -70,9 +70,8 @@ func (t *routing) match(routes []*Route, method, target string) []*Route {
 		}
 	}
 	add(find(t.strict, method, path.strict, t.longest))
-	// Which segments a .. takes away depends on what else its reader takes for a
-	// segment. But it only takes away: a route that is read has its segments
-	// among those of the path, in their order.
+	// Backends differ in which segments a .. takes away. But it adds none: so whichever
+	// route a backend reads has its segments among those of the path, in their order.
 	if path.shrinks != nil {
 		places := t.places(path.shrinks)
 		for _, r := range t.segments {
