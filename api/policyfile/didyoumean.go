@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// didYouMean asks whether s, which is none of the names, was to be the one that
-// is most like it. It is "" if none is.
+// didYouMean suggests the one of names that was probably meant by s, which is
+// none of them. It is "" if there is none.
 func didYouMean(s string, names []string) string {
 	if name := Nearest(s, names); name != "" {
 		return fmt.Sprintf("did you mean %q?", name)
@@ -14,12 +14,12 @@ func didYouMean(s string, names []string) string {
 	return ""
 }
 
-// Nearest returns the name that s was probably to be: the one that differs in
+// Nearest returns the name that was probably meant by s: the one that differs in
 // the fewest letters, and in at most a third of them, or else the only one that
 // s is a part of, as fixed is of fixed_window. It is "" if there is none.
 // Capitals, - and _ don't matter.
 func Nearest(s string, names []string) string {
-	const shortest = 3 // part of a name that means anything
+	const shortest = 3 // a shorter part of a name says nothing
 	plain := strings.NewReplacer("-", "", "_", "", " ", "")
 	s = plain.Replace(strings.ToLower(s))
 	found, least := "", max(1, len(s)/3)+1
@@ -42,8 +42,8 @@ func Nearest(s string, names []string) string {
 // edits returns how many letters have to be added, left out, changed or swapped
 // with the next one to make b of a.
 func edits(a, b string) int {
-	// Of the beginnings of a that have i-2, i-1 and i letters: row[j] is for
-	// the first j letters of b.
+	// The edits for the first i-2, i-1 and i letters of a: row[j] is for the
+	// first j letters of b.
 	var before, last []int
 	row := make([]int, len(b)+1)
 	for j := range row {

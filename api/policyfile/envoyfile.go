@@ -29,8 +29,8 @@ const (
 type EnvoyFile struct {
 	Name string
 	Data []byte
-	// Sent says that it came by another way than from a file: mistakes name the descriptor,
-	// not the line.
+	// Sent says that it came over the network, not from a file: so mistakes name the
+	// descriptor, not the line.
 	Sent bool
 }
 
@@ -115,8 +115,8 @@ const (
 func ParseEnvoy(files []EnvoyFile, options EnvoyOptions) (*envoy.Config, error) {
 	config := &envoy.Config{Domains: make(map[string]*envoy.Descriptor), Default: make(map[envoy.Unit]*policy.Limit)}
 	var errs []error
-	right, positions := make(map[policy.Limit]policy.Limit), make(map[childOf]position)
-	byRequest := &envoyReader{options: options, right: right} // for limits that requests bring
+	completed, positions := make(map[policy.Limit]policy.Limit), make(map[childOf]position)
+	byRequest := &envoyReader{options: options, completed: completed} // for limits that requests bring
 	for _, unit := range envoy.Units {
 		l := policy.Limit{Name: string(unit), Limit: 1, Window: unit.Window()}
 		if options.Mode == EnvoyQuota {
@@ -126,7 +126,7 @@ func ParseEnvoy(files []EnvoyFile, options EnvoyOptions) (*envoy.Config, error) 
 		config.Default[unit] = &l
 	}
 	for _, file := range files {
-		r := &envoyReader{policyReader: policyReader{yamlReader: yamlReader{name: file.Name}}, options: options, right: right, sent: file.Sent, positions: positions}
+		r := &envoyReader{policyReader: policyReader{yamlReader: yamlReader{name: file.Name}}, options: options, completed: completed, sent: file.Sent, positions: positions}
 		r.read(config, file.Data)
 		errs = append(errs, r.errs...)
 	}
@@ -142,9 +142,9 @@ type envoyReader struct {
 	options     EnvoyOptions
 	sent        bool // see EnvoyFile
 	descriptors int  // that were read
-	// right has limits that are complete, by what they were before. It has those without
-	// options of weir's, as most limits of a file are alike.
-	right map[policy.Limit]policy.Limit
+	// completed has the results of complete, by the limits that it was given: most limits
+	// of a file are alike. It has only limits without options of weir's.
+	completed map[policy.Limit]policy.Limit
 	// positions are where descriptors stand, of all files.
 	positions map[childOf]position
 }
@@ -315,7 +315,7 @@ func (r *envoyReader) optionKeys(l *policy.Limit) []yamlKey {
 }
 
 // complete is policyReader.complete, with the default for the algorithm. The limit may
-// be 0, which bans. A plain one has no options of weir's.
+// be 0, which denies all. A plain one has no options of weir's.
 func (r *envoyReader) complete(l *policy.Limit, n *yaml.Node, values map[string]*yaml.Node, plain bool) {
 	l.Algorithm = cmp.Or(l.Algorithm, r.options.Algorithm)
 	leases := findAlgorithm(l).leases
@@ -327,12 +327,12 @@ func (r *envoyReader) complete(l *policy.Limit, n *yaml.Node, values map[string]
 	requests, name, mistakes := l.Limit, l.Name, len(r.errs)
 	l.Limit, l.Name = max(1, requests), "any"
 	before := *l
-	if known, ok := r.right[before]; ok && plain {
+	if known, ok := r.completed[before]; ok && plain {
 		*l = known
 	} else {
 		r.policyReader.complete(&policy.Policy{Name: envoy.PolicyName}, l, n, values)
 		if plain && len(r.errs) == mistakes {
-			r.right[before] = *l
+			r.completed[before] = *l
 		}
 	}
 	l.Limit, l.Name = requests, name

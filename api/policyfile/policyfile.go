@@ -54,8 +54,8 @@ func Read(file string) ([]byte, error) {
 	return data, nil
 }
 
-// CheckFile returns an error if name is there and isn't a file. Reading a pipe waits for whoever
-// writes into it, and finds what that is only once.
+// CheckFile returns an error if name exists and isn't a regular file. Reading a pipe would wait for
+// a writer, and a pipe can't be read again.
 func CheckFile(name string) error {
 	at, err := os.Stat(name)
 	if err != nil || at.Mode().IsRegular() {

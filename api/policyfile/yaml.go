@@ -246,7 +246,8 @@ func integer[T int | int64](r *yamlReader, name string, into *T, least, most T) 
 	}}
 }
 
-// octal matches a number to the base 8 that some take for one to the base 10, newer YAML too.
+// octal matches a number that YAML 1.1 reads to the base 8, and YAML 1.2, like most people, to the
+// base 10.
 var octal = regexp.MustCompile(`^\+?0[\d_]+$`)
 
 func (r *yamlReader) durationWithin(name string, into *time.Duration, least, most time.Duration) yamlKey {

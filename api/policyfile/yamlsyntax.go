@@ -36,67 +36,67 @@ func document(file string, data []byte, key, rule string) (*yaml.Node, error) {
 }
 
 // explainSyntax returns what is wrong in data, which the YAML parser refused
-// with err: the line if it is known, and after ": " the mistake. The parser
-// says what it misses, and often at the beginning of the block; what is usually
-// behind that is looked for here.
+// with err: the line if it is known, and after ": " the mistake. The parser says
+// what it expected, and often names the first line of the block; explainSyntax
+// looks for the usual causes.
 func explainSyntax(data []byte, err error) string {
 	message := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml:"), " line ")
-	misses := func(texts ...string) bool {
+	says := func(texts ...string) bool {
 		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
 	}
 	lines := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
-	if at, rest, ok := strings.Cut(message, ": "); ok && ofParser.MatchString(rest) {
+	if at, rest, ok := strings.Cut(message, ": "); ok && parserMessage.MatchString(rest) {
 		if line, err := strconv.Atoi(at); err == nil { // the parser counts from 0, the scanner doesn't
 			message = fmt.Sprintf("%d: %s", min(line+1, len(lines)), rest)
 		}
-	} else if strings.HasPrefix(message, " did not find expected") || ofParser.MatchString(strings.TrimSpace(message)) { // neither names the first line
+	} else if strings.HasPrefix(message, " did not find expected") || parserMessage.MatchString(strings.TrimSpace(message)) { // neither names the first line
 		message = "1:" + message
 	}
-	if found := unplaced(lines, message); found != "" {
+	if found := addLine(lines, message); found != "" {
 		return found
 	}
-	if at, beginning := unspaced(lines, message); at > 0 && misses("could not find expected ':'", "mapping values are not allowed", "did not find expected key", "did not find expected '-'") {
+	if at, beginning := missingSpace(lines, message); at > 0 && says("could not find expected ':'", "mapping values are not allowed", "did not find expected key", "did not find expected '-'") {
 		return fmt.Sprintf("%d: a space is missing behind %s", at, beginning)
 	}
 	for i, line := range lines {
 		switch {
-		case tabbed.MatchString(line) && misses("found a tab", "cannot start any token"):
+		case tabbed.MatchString(line) && says("found a tab", "cannot start any token"):
 			return fmt.Sprintf("%d: the line is indented with a tab; YAML takes only spaces there", i+1)
-		case misses("expected ',' or", "expected node content") && variable.MatchString(line):
+		case says("expected ',' or", "expected node content") && variable.MatchString(line):
 			return fmt.Sprintf("%d: %s; write the value in the place of %s", i+1, notExpanded, variable.FindString(line))
 		}
 	}
-	if line, bracket := overclosed(lines); line > 0 && misses("did not find expected key", "did not find expected '-'") {
+	if line, bracket := unopenedBracket(lines); line > 0 && says("did not find expected key", "did not find expected '-'") {
 		return fmt.Sprintf("%d: a %s closes what isn't open", line, bracket)
 	}
-	if misses("did not find expected key", "expected <document start>", "did not find expected '-'", "are not allowed in this context", "could not find expected ':'") {
+	if says("did not find expected key", "expected <document start>", "did not find expected '-'", "are not allowed in this context", "could not find expected ':'") {
 		line, spaces, right := misindented(lines)
-		if key, above := bareAbove(lines, line); above > 0 {
+		if key, above := keyWithoutColon(lines, line); above > 0 {
 			return fmt.Sprintf("%d: a colon is missing behind %q: the lines below it are indented", above, key)
 		}
 		if line > 0 {
 			return fmt.Sprintf("%d: wrong indentation: the line begins with %s, and %s would be right", line, plural(spaces, "space"), right)
 		}
 	}
-	if misses("expected alphabetic or numeric character") {
+	if says("expected alphabetic or numeric character") {
 		return message + quoteStar
 	}
-	if misses("mapping values are not allowed") {
+	if says("mapping values are not allowed") {
 		return message + `; a value with ": " in it has to be in quotes`
 	}
-	if misses("found unexpected end of stream") {
+	if says("found unexpected end of stream") {
 		return message + "; a quote that opens in front of this isn't closed"
 	}
-	if misses("found character that cannot start any token") {
+	if says("found character that cannot start any token") {
 		return message + "; a value that begins with @, ` or % has to be in quotes"
 	}
-	if misses("did not find expected ',' or") {
+	if says("did not find expected ',' or") {
 		return message + "; a bracket that opens here isn't closed, or a comma is missing"
 	}
-	if misses("did not find expected node content") {
+	if says("did not find expected node content") {
 		return message + "; a bracket that opens in front of this isn't closed, or a comma is one too many"
 	}
-	if misses("found incompatible YAML document") {
+	if says("found incompatible YAML document") {
 		return message + "; leave this line out"
 	}
 	return message
@@ -104,9 +104,9 @@ func explainSyntax(data []byte, err error) string {
 
 const quoteStar = "; a key or value that begins with * or & has to be in quotes"
 
-// unplaced returns a message that YAML gives without a line, with the line; "" if it is
-// none of these.
-func unplaced(lines []string, message string) string {
+// addLine adds the line to a message that YAML gives without one; it returns "" for any other
+// message.
+func addLine(lines []string, message string) string {
 	var wrong func(line string) bool
 	advice := ""
 	alias := unknownAlias.FindStringSubmatch(message)
@@ -135,10 +135,10 @@ var (
 	controls     = regexp.MustCompile(`[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{84}\x{86}-\x{9f}]`)
 )
 
-// unspaced returns the number of the first line, of the one that message names, the one before
-// it and for dashes those below, in which a colon or dash has no space behind it, and what that
-// space is missing behind; else 0.
-func unspaced(lines []string, message string) (at int, beginning string) {
+// missingSpace returns the number of the first line in which a colon or a dash has no space behind
+// it, and which key or dash that is; else 0. It looks for colons in the line that message names and
+// in the one before it, for dashes in all lines below, too.
+func missingSpace(lines []string, message string) (at int, beginning string) {
 	named, _, _ := strings.Cut(message, ":")
 	last, err := strconv.Atoi(named)
 	if err != nil {
@@ -160,9 +160,9 @@ var (
 	dashUnspaced = regexp.MustCompile(`^ *-[\w{]`)
 )
 
-// overclosed returns the number of the first line with a bracket that closes what no other has
-// opened, and that bracket; else 0. One that stands in a text is part of it.
-func overclosed(lines []string) (line int, bracket string) {
+// unopenedBracket returns the number of the first line with a closing bracket that has no opening
+// one, and that bracket; else 0. Brackets within texts don't count.
+func unopenedBracket(lines []string) (line int, bracket string) {
 	open := 0
 	for i, text := range lines {
 		text = comment.ReplaceAllString(quoted.ReplaceAllString(text, ""), "")
@@ -194,8 +194,8 @@ var (
 	flowEnds    = regexp.MustCompile(`[\]}][ ,]*$`)
 )
 
-// ofParser matches what the parser misses, and not the scanner.
-var ofParser = regexp.MustCompile(`^did not find expected (<|node|key|'-'|',')|^found (incompatible|undefined tag|duplicate %)`)
+// parserMessage matches messages of YAML's parser, as opposed to those of its scanner.
+var parserMessage = regexp.MustCompile(`^did not find expected (<|node|key|'-'|',')|^found (incompatible|undefined tag|duplicate %)`)
 
 // tabbed matches a line whose indentation has a tab.
 var tabbed = regexp.MustCompile(`^[ -]*\t`)
@@ -245,9 +245,10 @@ func misindented(lines []string) (line, spaces int, right string) {
 	return 0, 0, ""
 }
 
-// bareAbove returns what stands alone on the line above a line, and the number of that one,
-// if it is like a key without its colon and the line is indented further; else 0.
-func bareAbove(lines []string, line int) (key string, above int) {
+// keyWithoutColon returns the word that stands alone on the line above a line, and the number of
+// the line above, if the word may be a key without its colon: the line is indented further. Else it
+// returns 0.
+func keyWithoutColon(lines []string, line int) (key string, above int) {
 	for above = line - 1; above > 0; above-- {
 		text := comment.ReplaceAllString(lines[above-1], "")
 		if strings.TrimSpace(text) == "" {
