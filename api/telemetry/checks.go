@@ -59,8 +59,9 @@ type Listeners struct {
 	Decisions *DecisionLog
 }
 
-// Checks returns what counts the checks of p. Its busiest clients, and what the log
-// has said of it, go on from before, those of its older version, unless that is nil.
+// Checks returns what counts the checks of p. Its busiest clients, its history and
+// what was warned of once go on from before, the Checks of the policy's older
+// version, unless that is nil.
 func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks {
 	c := m.checksWithoutLimits(p, before, l)
 	for _, l := range p.Limits {
@@ -94,7 +95,7 @@ func (m *Metrics) checksWithoutLimits(p *policy.Policy, before *Checks, l Listen
 		c.verdicts[v] = m.checks.WithLabelValues(p.Name, name)
 	}
 	if isNew {
-		c.kept.history.before = c.totals() // the counters go on where a policy of that name was before
+		c.kept.history.before = c.totals() // not 0 if there was a policy of that name before
 	}
 	for o, name := range settlementOutcomes {
 		c.settlements[o] = m.settlements.WithLabelValues(p.Name, name)
@@ -268,8 +269,8 @@ func (c LimitChecks) Settled(s *decide.Settlement, now time.Time, err error) {
 	}
 }
 
-// LimitDenied counts in weir_limit_denials_total that a limit of that name denied. There
-// may only be so many names as a metric can have labels.
+// LimitDenied counts in weir_limit_denials_total that a limit of that name denied. The caller bounds
+// how many names there are: each is a label.
 func (m *Metrics) LimitDenied(policy, limit string) {
 	m.limitDenials.WithLabelValues(policy, limit).Inc()
 }

@@ -12,7 +12,7 @@ import (
 // A DecisionLog writes checks as lines of JSON: each, or as few as it says. It is safe for
 // concurrent use if its Writer is.
 type DecisionLog struct {
-	// Writer gets a line in each Write, and must not wait for anybody.
+	// Writer gets a line in each Write, and must not block.
 	Writer io.Writer
 	// DeniedOnly leaves out what was admitted, unless it was so only because of shadow mode.
 	DeniedOnly bool

@@ -142,9 +142,9 @@ func (m *Metrics) RefundFailed() { m.refundsFailed.Inc() }
 // Held counts answers that begin to be held, or end if the number is negative.
 func (m *Metrics) Held(answers int) { m.held.Add(float64(answers)) }
 
-// Silence returns what reports whether a server has answered nothing since it was
-// called last, or whether none has ever been asked. One goroutine at a time may call
-// it.
+// Silence returns a function that reports whether a server of the store has answered
+// nothing since the function was called last, or whether none was ever asked. One
+// goroutine at a time may call it.
 func (m *Metrics) Silence() func() bool { return m.operations.silence() }
 
 // Loaded notes that the policies in force were loaded at that time.

@@ -12,16 +12,15 @@ import (
 // what the alert WeirSlow asks about.
 var durationBuckets = [...]float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3}
 
-// latencySeconds is how many seconds of operations on the store are told apart from those
-// before.
+// latencySeconds is how often, in seconds, a storeLatency drops its oldest operations.
 const latencySeconds = 30
 
 // A storeLatency has how long operations on the store took lately. The zero value has none.
 type storeLatency struct {
 	mu      sync.Mutex
 	samples int
-	// since is what the histogram had one to two times latencySeconds ago, and next what it
-	// had after that, less than latencySeconds ago.
+	// since and next are the counts of the histogram at the last two multiples of
+	// latencySeconds: p99 is of the operations after since.
 	since, next [len(durationBuckets) + 1]uint64
 }
 
