@@ -108,8 +108,8 @@ func (s *Server) streaming(srv any, stream grpc.ServerStream, _ *grpc.StreamServ
 // Serve serves on l, which it closes, until Stop.
 func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
 
-// SetReady says to health checks whether the server has limits to answer by. NewServer's
-// has.
+// SetReady says to health checks whether the server has limits to answer by. A new server says that
+// it has.
 func (s *Server) SetReady(ready bool) {
 	status := healthpb.HealthCheckResponse_NOT_SERVING
 	if ready {

@@ -50,10 +50,11 @@ const (
 // Headers are those that a response has Envoy add to what it answers.
 type Headers string
 
-// The values of Headers that are words: those of draft-ietf-httpapi-ratelimit-headers-11
-// and Retry-After; or x-ratelimit-limit, -remaining and -reset of the last limit that
-// denies or, if none does, of one with the least remaining; or none. Others are three names
-// for the same as Legacy, with commas between them.
+// The values of Headers that are words. Draft11 are the headers of
+// draft-ietf-httpapi-ratelimit-headers-11 and Retry-After. Legacy are x-ratelimit-limit,
+// -remaining and -reset, of the last limit that denies or, if none does, of the first with the least
+// remaining. Off is none. Any other value is three names, with commas between them, that are sent in
+// the place of those of Legacy.
 const (
 	Draft11 Headers = "draft11"
 	Legacy  Headers = "legacy"
@@ -90,7 +91,7 @@ var draft11 = []struct{ name, canonical string }{
 type Service struct {
 	rls.UnimplementedRateLimitServiceServer
 	headers  Headers
-	three    []string // names of headers, unless they are Draft11 or Off
+	legacy   []string // names of the three headers of Legacy; nil with Draft11 and Off
 	metadata bool
 	key      func() *receipt.Key
 	active   atomic.Pointer[active]
@@ -111,7 +112,7 @@ type active struct {
 // headers and, if metadata is set, with dynamic metadata for Envoy. Reservations are
 // receipts of the key, which may change.
 func NewService(headers Headers, metadata bool, key func() *receipt.Key) *Service {
-	return &Service{headers: headers, three: headers.names(), metadata: metadata, key: key, named: make(map[string]struct{})}
+	return &Service{headers: headers, legacy: headers.names(), metadata: metadata, key: key, named: make(map[string]struct{})}
 }
 
 // SetConfig makes the service answer by c. The limits are decided by d, and denied is
@@ -421,11 +422,11 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 				add(h.name, value[0])
 			}
 		}
-	case s.three != nil && nearest != nil:
+	case s.legacy != nil && nearest != nil:
 		for i, value := range []uint64{
 			uint64(nearest.CurrentLimit.RequestsPerUnit), uint64(nearest.LimitRemaining), uint64(nearest.DurationUntilReset.Seconds),
 		} {
-			add(s.three[i], strconv.FormatUint(value, 10))
+			add(s.legacy[i], strconv.FormatUint(value, 10))
 		}
 	}
 	r.ResponseHeadersToAdd = sent

@@ -2,7 +2,7 @@
 // ratelimit.config.ratelimit.v3.RateLimitConfig, each of which is the state of the world,
 // over the aggregated stream, as envoyproxy/ratelimit asks for them.
 //
-// It knows gRPC, and nothing of what a set means: that says the callback.
+// It knows gRPC, and nothing of what a set means: the callback decides that.
 package xds
 
 import (
@@ -41,8 +41,8 @@ const (
 	// refusedPause is how long a set that was refused already waits for its refusal: there
 	// are servers that send it again at once.
 	refusedPause = 2 * time.Second
-	// maxMistakes is how many lines the server is told of a set, and maxMistakeBytes how
-	// long each may be: servers take so much, and no more.
+	// maxMistakes is how many lines about a set are sent to the server, and maxMistakeBytes how
+	// long each may be: servers limit the size of a message.
 	maxMistakes     = 20
 	maxMistakeBytes = 1000
 )
