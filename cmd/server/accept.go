@@ -13,14 +13,14 @@ import (
 // acceptWarnInterval is the time between two warnings of a loudListener.
 const acceptWarnInterval = 10 * time.Second
 
-// A loudListener has as many connections open as it has places, so that the process keeps
-// files for its connections to Memcached, and accepts no more until one is closed. It
-// warns of that, and when it can't accept connections. The http.Server goes on trying.
+// A loudListener accepts no more connections than it has places, until one is closed: so the
+// process keeps file descriptors for its connections to Memcached. It warns when all places are
+// taken, and when it can't accept connections. The http.Server goes on trying.
 type loudListener struct {
 	net.Listener
 	log         *slog.Logger
 	places      chan struct{}
-	full        chan struct{} // closed when nobody is to wait for a place any more
+	full        chan struct{} // closed when Accept is to fail rather than wait for a place
 	stopWaiting func()        // closes it
 	close       func() error
 	warned      time.Time
@@ -96,9 +96,9 @@ func (c *placedConn) SyscallConn() (syscall.RawConn, error) {
 	return file.SyscallConn()
 }
 
-// anyFiles is taken for the most files that a process may have open if that is more, or
-// isn't known.
-const anyFiles = 1 << 20
+// maxFiles is taken as the most files that the process may have open if it may have more, or if
+// that isn't known.
+const maxFiles = 1 << 20
 
 // places returns how many connections each of the listeners may have, if the process
 // may have so many files, and as many processors.

@@ -493,8 +493,8 @@ func (c *xdsConfig) clientTLS() (*tls.Config, error) {
 	return config, nil
 }
 
-// serverFiles are the files that a TLS server is made of, and how the flags begin that name
-// them: with "-tls" if they are -tls-cert, -tls-key and -tls-client-ca. clientCA may have no name.
+// serverFiles name the files of a TLS server. flags is how their flags begin: "-tls" for -tls-cert,
+// -tls-key and -tls-client-ca. clientCA may be "".
 type serverFiles struct{ flags, cert, key, clientCA string }
 
 func (f serverFiles) read() (*tls.Config, error) {

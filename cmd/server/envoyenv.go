@@ -22,8 +22,8 @@ type envoyVariable struct {
 	// variable's. Without value they are the same.
 	flag  string
 	value func(string) (string, error)
-	// Without a flag, any value but the usual one is told with the note, which says what weir
-	// does instead. If it is fatal, as nobody wants that, the note is an error.
+	// Without a flag, weir ignores any value but the usual one: the note says what it does
+	// instead. If ignoring the value would do harm, it is fatal: the note is an error then.
 	usual, note string
 	fatal       bool
 }
@@ -66,8 +66,9 @@ var envoyVariables = []envoyVariable{
 	{name: "REDIS_*", note: "weir counts on Memcached"},
 }
 
-// A setting is a flag of weir that stands for variables, none of which is set where from is "".
-// Without a value it is one that the variables need and don't have.
+// A setting is a flag of weir and the value that variables give it. from names those that are set:
+// it is "" if the value is a default of envoyproxy/ratelimit. The value is "" if the variables need
+// the flag and don't say its value.
 type setting struct{ flag, value, from string }
 
 func (s setting) String() string { return "-" + s.flag + "=" + s.value }

@@ -12,8 +12,8 @@ import (
 type watchedFiles struct {
 	flags, names []string
 	read         func() error      // reads them all and puts them in force, or else nothing
-	seen         [sha256.Size]byte // what was there before they were last read
-	wrong        bool              // they were, when they were last read
+	seen         [sha256.Size]byte // the digest before they were last read
+	wrong        bool              // the last read failed
 }
 
 // look reads the files if one has changed since, and reports whether it has. With an
@@ -30,7 +30,7 @@ func (w *watchedFiles) look() (changed bool, err error) {
 	return true, err
 }
 
-// digest stands for what is in the files, or why they can't be read.
+// digest returns a hash of what is in the files, or of why they can't be read.
 func (w *watchedFiles) digest() (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, name := range w.names {

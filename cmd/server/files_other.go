@@ -3,4 +3,4 @@
 package main
 
 // mostFiles returns how many files the process may have open.
-func mostFiles() int { return anyFiles }
+func mostFiles() int { return maxFiles }

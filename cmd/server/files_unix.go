@@ -8,7 +8,7 @@ import "syscall"
 func mostFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return anyFiles
+		return maxFiles
 	}
-	return int(min(uint64(limit.Cur), anyFiles))
+	return int(min(uint64(limit.Cur), maxFiles))
 }

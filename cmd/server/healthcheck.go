@@ -21,8 +21,8 @@ var errCertificateWanted = errors.New("the instance wants a client certificate")
 // healthcheck returns nil if the instance with these flags answers on its own
 // listener. It sends and learns nothing that is secret, so it takes whatever
 // certificate the instance has: that one is for other names than loopback, and
-// the file may have a newer one. It has none of a client's: with -tls-client-ca
-// it is content when the instance asks for one.
+// the file may have a newer one. It has no client certificate: with -tls-client-ca
+// it returns nil if the instance asks for one.
 func healthcheck(cfg *config) error {
 	if _, port, err := net.SplitHostPort(cfg.listen); err != nil {
 		return fmt.Errorf("-listen: %w", err)

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// logBacklog is how many bytes of the log wait at most for a reader who stands still.
+// logBacklog is how many bytes of the log wait at most for a writer that blocks.
 const logBacklog = 1 << 20
 
-// logFlush is how long the end of the program waits for such a reader.
+// logFlush is how long the program waits for such a writer when it ends.
 const logFlush = time.Second
 
-// A logWriter passes lines on to a writer that may stand still, as a full pipe
-// does: whoever writes never waits for it. What finds no room is dropped and counted.
-// It is safe for concurrent use. Make one with newLogWriter.
+// A logWriter passes lines on to a writer that may block, as a full pipe does: its
+// own Write never waits for that. Lines that don't fit into logBacklog are dropped
+// and counted. It is safe for concurrent use. Make one with newLogWriter.
 type logWriter struct {
 	to      io.Writer
 	dropped atomic.Int64
@@ -59,7 +59,7 @@ func (w *logWriter) Write(line []byte) (int, error) {
 // pass passes on what is waiting, until w is closed.
 func (w *logWriter) pass() {
 	var lines []byte
-	torn := false // a full disk has taken the beginning of a line
+	torn := false // the last line was written in part, as to a full disk
 	for range w.more {
 		w.mu.Lock()
 		lines, w.waiting = w.waiting, lines[:0]

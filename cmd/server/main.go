@@ -78,7 +78,7 @@ func execute(ctx context.Context, cfg *config) error {
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
-	signal.Ignore(syscall.SIGPIPE) // checks go on when who reads the log ends
+	signal.Ignore(syscall.SIGPIPE) // the process outlives the reader of its log
 	log := newLogWriter(os.Stderr)
 	defer log.close()
 	p, err := newProgram(cfg, log)

@@ -89,7 +89,7 @@ type program struct {
 }
 
 // A policyContent is the content of the policy file, and of the files of
-// -envoy-config, or what stands for them of -envoy-xds.
+// -envoy-config, or the limits that the server of -envoy-xds has sent, as files.
 type policyContent struct {
 	data   []byte
 	envoy  []policyfile.EnvoyFile
@@ -227,7 +227,7 @@ func (p *program) handlers() map[string]http.Handler {
 	return all
 }
 
-// setEnvoy has what Envoy asks be decided as the server does that has loaded l.
+// setEnvoy has Envoy's service decide by l, which the server has in force.
 func (p *program) setEnvoy(l *loadedLimits) {
 	if p.envoy == nil {
 		return
@@ -263,8 +263,8 @@ func (p *program) openStore() (telemetry.Store, func() []counters.ServerStatus, 
 	return m, m.Ping, m.Undecided, nil
 }
 
-// watch reads the files, which pairs of a flag and a name are, and has reloadUntil read them
-// again when they change. Names that are empty are left out.
+// watch reads files, given as pairs of a flag and the file that it names, and has reloadUntil read
+// them again when they change. It leaves out empty names.
 func (p *program) watch(read func() error, pairs ...string) error {
 	w := &watchedFiles{read: read}
 	var wrong checker
@@ -283,8 +283,8 @@ func (p *program) watch(read func() error, pairs ...string) error {
 	return err
 }
 
-// watchTLS is watch for files that a configuration is made of. It returns what returns the
-// one that was read last.
+// watchTLS is watch for the files of a TLS configuration. last returns the configuration that was
+// read last.
 func (p *program) watchTLS(read func() (*tls.Config, error), pairs ...string) (last func() *tls.Config, err error) {
 	var config atomic.Pointer[tls.Config]
 	return config.Load, p.watch(func() error {
@@ -296,7 +296,7 @@ func (p *program) watchTLS(read func() (*tls.Config, error), pairs ...string) (l
 	}, pairs...)
 }
 
-// readXDS has p.xds say how to connect to the xDS server, if there is one.
+// readXDS sets p.xds, which says how to connect to the xDS server, if there is one.
 func (p *program) readXDS() (err error) {
 	c := &p.cfg.envoyXDS
 	if c.server == "" {
@@ -310,7 +310,8 @@ func (p *program) readXDS() (err error) {
 	return err
 }
 
-// setLimited says that weir is ready, as far as its limits are. It reports whether nobody had.
+// setLimited notes that Envoy's limits needn't be waited for any more, and has gRPC say that weir is
+// ready. It reports whether that is new.
 func (p *program) setLimited() bool {
 	before := p.limited.Swap(true)
 	if !before && p.grpc != nil {
@@ -391,7 +392,8 @@ func someOf(names []string) string {
 	return strings.Join(names, ",")
 }
 
-// load returns what the content says, with limiters, and notes that its caller puts it in force.
+// load returns what the content says, with limiters, and notes the content as that in force, as its
+// caller puts it in force.
 func (p *program) load(content policyContent) (*loadedLimits, error) {
 	loaded, err := loadLimits(p.cfg, content, p.limiters)
 	if err == nil {
@@ -424,8 +426,8 @@ func checkPolicyFiles(cfg *config) error {
 	return errors.Join(all...)
 }
 
-// isInherited reports whether name is a pipe, or alike, that whoever started weir has opened for
-// it: it can be read once, and nobody waits for a writer.
+// isInherited reports whether name is a pipe or the like that weir's parent process has opened for
+// it: it can be read once, and reading it doesn't wait for somebody to open it for writing.
 func isInherited(name string) bool {
 	at, err := os.Stat(name)
 	return err == nil && !at.Mode().IsRegular() && (name == "/dev/stdin" || strings.HasPrefix(name, "/dev/fd/"))

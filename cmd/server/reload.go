@@ -100,7 +100,8 @@ func (p *program) tell(news []slog.Attr, err error) {
 	}
 }
 
-// replaceSet puts a set in force beside the policies that are, or none of it.
+// replaceSet puts a set of limits in force in the place of the last one, or nothing of it. The
+// policies of the file stay.
 func (p *program) replaceSet(s limitSet) error {
 	var news []slog.Attr
 	err := s.unreadable

@@ -41,7 +41,8 @@ func validate(cfg *config, out io.Writer) error {
 	case loaded.envoy != nil:
 		loaded.policies[envoy.PolicyName].Description = fmt.Sprintf("%s of %s", policyfile.DescribeEnvoy(loaded.envoy), cfg.envoyConfig)
 	}
-	// The words are about Memcached, unless its time to answer is too long for a limit.
+	// Describe gets limiters as they are on Memcached. If a window is too short for its
+	// store timeout, it gets those of the flags.
 	_ = policyfile.NewLimiters(memory.New(nil), cfg.memcachedOptions(), metrics, nil).Bind(loaded.policies)
 	_, err = io.WriteString(out, policyfile.Describe(loaded.policies))
 	return err
