@@ -11,7 +11,7 @@ import (
 type Operation func(n int64) (admitted bool, err error)
 
 // Callers returns n connections that call an operation instead of sending anything.
-// What is under way when they expire comes to its own end.
+// Expire doesn't end operations under way.
 func Callers(op Operation, n int) (all Connections) {
 	for range n {
 		all = append(all, newCaller(func(_ context.Context, n int64) (bool, error) { return op(n) }, func() {}))

@@ -241,8 +241,8 @@ func (f *Flags) Quick(usage string) *bool {
 	return &f.quick
 }
 
-// Guest says that what is measured isn't this repository's, so that its results
-// stay as they are.
+// Guest says that the run measures a server that isn't this repository's, or lacks programs to
+// compare weir with: so it doesn't replace the results.
 func (f *Flags) Guest() { f.guest = true }
 
 // Rows defines -rows. Some of them aren't to be published, as they would replace all.

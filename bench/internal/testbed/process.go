@@ -317,8 +317,8 @@ func StartNode(ctx context.Context, program, folder, memcached string) (*Process
 	})
 }
 
-// freeAddr returns a loopback address on which nothing listens. Its port is below those that
-// the kernel gives to who asks for any: others would have it before the process that it is for.
+// freeAddr returns a loopback address on which nothing listens. Its port is below the kernel's
+// ephemeral ones: so no other process gets it by asking for any port before it is used.
 func freeAddr() (addr string, err error) {
 	for range 100 {
 		addr = fmt.Sprint("127.0.0.1:", 10_000+rand.IntN(20_000))

@@ -138,7 +138,7 @@ func (p *Proxy) pass(from, to net.Conn, deliver func([]byte) bool) {
 			pieces <- piece{time.Now().Add(p.fault.Load().RoundTrip / 2), bytes.Clone(buffer[:n])}
 		}
 	}()
-	if p.fault.Load().RoundTrip > 0 { // a thread of its own would cost more than it is worth else
+	if p.fault.Load().RoundTrip > 0 { // without a delay, a thread of its own costs more than it gains
 		loadgen.RaisePriority()
 	}
 	gone := false

@@ -1,6 +1,6 @@
 // Package accuracy runs weir's own limiters on the embedded store in virtual
-// time, beside an exact log of the same requests, and measures how far what
-// they believe is from what is true, how much they admit in any window, and
+// time, beside an exact log of the same requests, and measures how far their
+// estimates are from the true counts, how much they admit in any window, and
 // what the best attack gets.
 //
 // Run is the command. measure.go decides and compares requests of a workload,

@@ -13,7 +13,7 @@ import (
 	"weir/bench/internal/report"
 )
 
-// Pictures are what estimates are worth, and each trace.
+// Pictures plot how each way to settle does for wrong estimates, and each trace.
 func (r *Report) Pictures() (pictures []report.Picture) {
 	if len(r.Settled) > 0 {
 		pictures = append(pictures, report.Picture{Name: "accuracy-settled", Shows: "tokens admitted of a limit, by how wrong estimates are", Plots: [][]*report.Plot{{
@@ -41,8 +41,8 @@ func (t trace) panels() [][]*report.Plot {
 	return slices.Collect(slices.Chunk(panels, len(panels)/2))
 }
 
-// panel plots what is true as an area, and what an algorithm believes as a line.
-// The first panel says what they are.
+// panel plots the true count as an area, and an algorithm's estimate as a line.
+// The first panel has the legend.
 func (t trace) panel(first bool, e traceEstimate) *report.Plot {
 	truth, name := t.True, "true"
 	if e.Admitted != nil {

@@ -150,8 +150,7 @@ type population struct {
 }
 
 // newPopulation returns a crowd, or the population that is like Cloudflare's.
-// With fewer requests than populationRequests it is every so-manieth client of
-// it.
+// With fewer requests than populationRequests it has every nth client only.
 func newPopulation(like bool, requests int64, seed uint64) population {
 	c := population{seed: seed, step: max(1, int(populationRequests/requests)), limit: documentLimit, pattern: mixed}
 	total := populationRequests / populationLength.Seconds()

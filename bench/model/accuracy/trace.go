@@ -8,7 +8,7 @@ import (
 	"weir/bench/internal/traffic"
 )
 
-// A trace is what algorithms believe of a client over time, beside what is true:
+// A trace is the estimates of algorithms for a client over time, beside the true count:
 // the figures of a picture.
 type trace struct {
 	Name  string        `json:"name"`
@@ -136,7 +136,7 @@ func (w workload) trace(ctx context.Context, seed uint64, v view) (trace, error)
 	return t, nil
 }
 
-// estimate adds what an algorithm believes of the times, at so many points.
+// estimate adds an algorithm's estimates of arrivals at these times, at so many points.
 func (t *trace) estimate(ctx context.Context, a algorithms.Algorithm, enforced bool, points int, times []time.Duration) error {
 	s, err := newSubject(a, t.Limit, enforced)
 	if err != nil {

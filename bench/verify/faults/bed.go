@@ -82,8 +82,8 @@ type bed struct {
 	proxies []*testbed.Proxy
 	servers string // the weirs' -memcached
 	weirs   []*testbed.Process
-	// lossy: what was sent may not arrive. Whether a check counts that a weir
-	// then decides on its own, nobody knows, and it isn't counted again.
+	// lossy: what was sent may not arrive. If a weir then decides a check on its
+	// own, it can't know whether the store counts it, and doesn't count it again.
 	lossy bool
 
 	goroutines []float64 // of each weir, when nobody asks

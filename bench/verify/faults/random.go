@@ -17,8 +17,8 @@ import (
 // more.
 const askedAtOnce = 6
 
-// anything has faults follow each other that the seed picks.
-func anything(ctx context.Context, b *bed, r *row) error {
+// randomTrial has faults follow each other that the seed picks.
+func randomTrial(ctx context.Context, b *bed, r *row) error {
 	if err := b.start(ctx, r.Processes); err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func anything(ctx context.Context, b *bed, r *row) error {
 	l := b.load(ctx, b.newClients(askedAtOnce))
 	defer l.stop()
 	longest := b.watch()
-	losses, err := b.misfortunes(ctx, l)
+	losses, err := b.randomFaults(ctx, l)
 	r.Machine = longest()
 	l.stop()
 	b.setFault(false)
@@ -47,9 +47,9 @@ func anything(ctx context.Context, b *bed, r *row) error {
 	return nil
 }
 
-// replace lets the load ask for a new client of each policy, and for the
-// oldest of each no more. Those are topped up: what nobody asks for any more is
-// put back by nobody either.
+// replace lets the load ask for a new client of each policy, and no more for the
+// oldest of each. The oldest are topped up at once: later, nobody would put back
+// what a server loses of them.
 func (b *bed) replace(l *load) {
 	all := slices.Clone(*l.clients.Load())
 	oldest := all[:len(policies)]
@@ -58,9 +58,9 @@ func (b *bed) replace(l *load) {
 	b.topUp(oldest)
 }
 
-// misfortunes lets one fault follow another, each on one of the servers, and returns how
-// often a server forgot.
-func (b *bed) misfortunes(ctx context.Context, l *load) (losses int, err error) {
+// randomFaults lets one fault follow another, each on one of the servers, and returns how
+// often a server lost everything.
+func (b *bed) randomFaults(ctx context.Context, l *load) (losses int, err error) {
 	random := rand.New(rand.NewPCG(b.cfg.seed, 0))
 	millis := func(least, most int) time.Duration {
 		return time.Duration(least+random.IntN(most-least)) * time.Millisecond

@@ -40,7 +40,8 @@ type row struct {
 	P99        time.Duration `json:"p99_ns"`
 	SettledP99 time.Duration `json:"settled_p99_ns"`
 	Longest    time.Duration `json:"longest_ns"`
-	// Machine is the longest that an answer took meanwhile that needs no store.
+	// Machine is the longest that answers took meanwhile that need no store: how much
+	// this machine held up all others.
 	Machine time.Duration `json:"machine_ns"`
 	Back    time.Duration `json:"back_ns"` // from the end of the fault until the store decides
 	misses

@@ -63,8 +63,8 @@ var trials = []trial{
 	{name: "replies cut in mid-line", processes: 1, run: network(testbed.Fault{Cut: 0.2})},
 	{name: "RST storms", processes: 1, run: network(testbed.Fault{Reset: 0.2})},
 	{name: "swallowed replies", processes: 1, run: network(testbed.Fault{Swallow: true})},
-	{name: "random faults", processes: 1, stores: 3, run: anything},
-	{name: "random faults", processes: 3, stores: 3, run: anything},
+	{name: "random faults", processes: 1, stores: 3, run: randomTrial},
+	{name: "random faults", processes: 3, stores: 3, run: randomTrial},
 }
 
 // round lets clients ask that have spent nothing, half and all of their limit,

@@ -33,8 +33,8 @@ func (w *world) begin(c *call) {
 	}()
 }
 
-// makeRoom has the stack of a new goroutine grow once, while it is empty: as calls went
-// deeper, it was copied several times, which took a tenth of a world's time.
+// makeRoom has the stack of a new goroutine grow once, while it is empty. Else it would be copied
+// several times as calls go deeper, which took a tenth of a world's time.
 //
 //go:noinline
 func makeRoom() {
@@ -121,8 +121,8 @@ func (w *world) planReturn(c *call) {
 	}
 }
 
-// planRefund lets c be taken back: soon, late, in what is left of its own time,
-// or just when its slot is settled. Then somebody asks at the same time.
+// planRefund has c taken back: soon, late, before its own deadline, or just when
+// its slot is settled, and then beside another check.
 func (w *world) planRefund(c *call) {
 	var deadline time.Time
 	p, pause := c.process, w.ticks(pick(w.random, 3, 30, int(w.lasts()/tick)))

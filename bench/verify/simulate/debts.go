@@ -124,7 +124,7 @@ func (w *world) counts(c, check *call, slot int64) (surely, perhaps int64) {
 // appliedUnheard reports whether operations were applied when their callers had left, who
 // were told nothing. What they counted may have been counted again.
 func (w *world) appliedUnheard() bool {
-	return slices.ContainsFunc(w.writes, func(o *operation) bool { return o.answered && !o.applied.Before(o.ended) && o.fate() == unknown })
+	return slices.ContainsFunc(w.writes, func(o *operation) bool { return o.answered && !o.applied.Before(o.ended) && o.known() == unknown })
 }
 
 // repaidLate reports whether the store has counted what was owed for c after its
@@ -186,8 +186,8 @@ func (w *world) inStore(c *call) bool {
 	return result == counted || result == owed && c.life == c.process.connection
 }
 
-// judgeOutage lets a lone client ask a process that is not answered. What that
-// process knew before, be it long ago, is all there is.
+// judgeOutage lets a lone client ask a process that the store doesn't answer: it can
+// only decide by what it knew before, however long ago.
 func (w *world) judgeOutage() {
 	if !w.faults.outages || w.chance(2) {
 		return

@@ -60,7 +60,7 @@ func (w *world) postpone(o *operation) error {
 	return &l.Unanswered
 }
 
-// becomes returns what is to be told of o. A step that is to be applied has been.
+// becomes returns the late answer to o, whose planned steps have been applied by then.
 func (w *world) becomes(o *operation) error {
 	done := o.planned > 0 && !o.lost && (o.verb != swap || o.swapped)
 	switch {
@@ -100,16 +100,16 @@ func (w *world) tell(o *operation) {
 // tells notes that the outcome of o is known from now on.
 func (w *world) tells(o *operation, outcome error) {
 	o.late.told, o.late.outcome = time.Now(), outcome
-	switch fate := o.fate(); {
-	case fate == unknown:
+	switch known := o.known(); {
+	case known == unknown:
 		w.mu.Lock()
 		w.untold++
 		w.mu.Unlock()
-	case fate == counted && slices.ContainsFunc(w.lost, func(at time.Time) bool { return !at.Before(o.sent) }):
+	case known == counted && slices.ContainsFunc(w.lost, func(at time.Time) bool { return !at.Before(o.sent) }):
 		// Whoever refused it takes it back, and doesn't know that it was lost.
 		w.takenBack = time.Now().Add(4 * w.timeout)
 	}
-	w.log("%v: it is told late that %v", o, [...]string{owed: "it wasn't done", unknown: "nobody knows", counted: "it was done"}[o.fate()])
+	w.log("%v: it is told late that %v", o, [...]string{owed: "it wasn't done", unknown: "nobody knows", counted: "it was done"}[o.known()])
 }
 
 // pass has a goroutine of its own act on the outcome of o, if anybody awaits it.
@@ -134,7 +134,8 @@ func (w *world) listen(o *operation) {
 	}
 }
 
-// breakOff ends the hope for answers to operations of c, one after the other.
+// breakOff fails the late answers that operations of c still wait for, one after the other: nobody
+// will know their outcome.
 func (w *world) breakOff(c *connection) {
 	for _, o := range w.writes {
 		if o.connection == c && o.late != nil && o.late.told.IsZero() {
@@ -144,7 +145,7 @@ func (w *world) breakOff(c *connection) {
 	}
 }
 
-// release has told what had to wait for the end of an outage.
+// release has those late answers told that waited for the end of an outage.
 func (w *world) release() {
 	for _, o := range w.held {
 		w.after(w.lag(farthest), func() { w.tell(o) })
@@ -152,8 +153,8 @@ func (w *world) release() {
 	w.held = nil
 }
 
-// fate returns what a process knows of o: whether it was done.
-func (o *operation) fate() outcome {
+// known returns what the process of o knows of it: whether it was done.
+func (o *operation) known() outcome {
 	err := o.err
 	if o.late != nil && !o.late.told.IsZero() {
 		err = o.late.outcome
@@ -174,7 +175,7 @@ func (o *operation) fate() outcome {
 // became of all that may have counted c.
 func (w *world) told(c *call, by time.Time) bool {
 	return w.faults.late && !slices.ContainsFunc(w.writes, func(o *operation) bool {
-		return w.mayCount(o, c) && (o.fate() == unknown || o.late != nil && o.late.told.After(by))
+		return w.mayCount(o, c) && (o.known() == unknown || o.late != nil && o.late.told.After(by))
 	})
 }
 
@@ -183,7 +184,7 @@ func (w *world) told(c *call, by time.Time) bool {
 func (w *world) done(c *call) bool {
 	return slices.ContainsFunc(w.writes, func(o *operation) bool {
 		others := o.verb == swap && o.late == nil && o.ended.Before(c.returned)
-		return w.mayCount(o, c) && o.fate() == counted && !others
+		return w.mayCount(o, c) && o.known() == counted && !others
 	})
 }
 

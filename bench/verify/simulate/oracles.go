@@ -177,7 +177,7 @@ func (w *world) outcome(c *call, soon bool) (outcome, time.Time) {
 	}
 	owedSince := c.returned // or since its process was told that it wasn't done
 	for _, o := range w.writes {
-		if o.late != nil && o.fate() == owed && w.mayCount(o, c) {
+		if o.late != nil && o.known() == owed && w.mayCount(o, c) {
 			owedSince = maxTime(owedSince, o.late.told)
 		}
 	}
@@ -189,7 +189,7 @@ func (w *world) outcome(c *call, soon bool) (outcome, time.Time) {
 			return unknown, c.life.heardAfter(c.returned)
 		}
 		// What was done may have been of other calls, and c told in vain.
-		if w.done(c) && !slices.ContainsFunc(w.writes, func(o *operation) bool { return tells(o) && o.answered && o.fate() == unknown }) {
+		if w.done(c) && !slices.ContainsFunc(w.writes, func(o *operation) bool { return tells(o) && o.answered && o.known() == unknown }) {
 			return owed, time.Time{}
 		}
 	}
@@ -202,9 +202,9 @@ func (w *world) outcome(c *call, soon bool) (outcome, time.Time) {
 		case result != owed && o.sent.After(at):
 			return result, at
 		case !o.answered:
-		case o.fate() == unknown || o.late != nil && o.late.told.After(by(o.ended)):
+		case o.known() == unknown || o.late != nil && o.late.told.After(by(o.ended)):
 			result, at = unknown, o.sent
-		case o.fate() == owed:
+		case o.known() == owed:
 		case result == owed:
 			result, at = counted, o.sent
 		}

@@ -42,9 +42,9 @@ type violation struct{ oracle, what string }
 
 func (v violation) String() string { return v.oracle + ": " + v.what }
 
-// A world is one server, the processes that use it, and what is to happen. Its
-// scheduler is the goroutine that made it. Others run only while it waits for
-// all of them to block, so an event may wake one and no more.
+// A world is one server, the processes that use it, and the events to come. Its
+// scheduler is the goroutine that made it. Other goroutines run only while the
+// scheduler waits for all of them to block, so an event may wake only one.
 type world struct {
 	scenario
 	*network
