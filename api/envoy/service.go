@@ -7,7 +7,9 @@
 // descriptors of a request are decided together by package decide: if one denies,
 // none has consumed anything, but for limits in which denied requests count.
 //
-// Start reading at Service.ShouldRateLimit.
+// Start reading at Service.ShouldRateLimit. Package policyfile reads the files
+// (ParseEnvoy) and makes one policy of all their limits (EnvoyPolicy), by which
+// decide.Decider.TakeLimits decides.
 package envoy
 
 import (
