@@ -66,34 +66,6 @@ func (s *Server) settleBatch(c echo.Context) error {
 	return writeBlob(c, http.StatusOK, jsonType, append(out, "]}\n"...))
 }
 
-// renew answers POST /v1/renew.
-func (s *Server) renew(c echo.Context) error {
-	b, err := readBody(c.Request(), maxCheckBytes)
-	if err != nil {
-		return err
-	}
-	defer b.release()
-	key := s.receipts.Load()
-	r, invalid := receipt.Receipt{}, errMissingReceipt
-	err = b.whole(func(name []byte) (err error) {
-		if string(name) != "receipt" {
-			return unknownField(string(name), "receipt")
-		}
-		r, invalid, err = b.receipt(key)
-		return err
-	})
-	if err = cmp.Or(err, invalid); err != nil {
-		return err
-	}
-	within, err := s.active.Load().Renew(&r)
-	if err != nil {
-		return err
-	}
-	out, _ := key.Append([]byte(`{"receipt":"`), &r) // about as long as the one before
-	out = appendSeconds(append(out, `","renew_within":`...), within)
-	return writeBlob(c, http.StatusOK, jsonType, append(out, "}\n"...))
-}
-
 // errForeignReceipt is the problem of a receipt that no instance has given.
 var errForeignReceipt error = badRequest("receipt is none that this service has given, or was given with other tokens")
 
@@ -116,40 +88,6 @@ func openReceipt(key *receipt.Key, text []byte) (r receipt.Receipt, invalid erro
 		invalid = errForeignReceipt
 	}
 	return r, invalid
-}
-
-// charge answers POST /v1/charge.
-func (s *Server) charge(c echo.Context) error {
-	b, err := readBody(c.Request(), maxCheckBytes)
-	if err != nil {
-		return err
-	}
-	defer b.release()
-	q := decide.Charge{Cost: 1}
-	err = b.whole(func(name []byte) (err error) {
-		switch string(name) {
-		case "policy":
-			q.Policy, err = b.string("policy", b.policy)
-		case "client":
-			q.Client, err = b.string("client", "")
-		case "cost":
-			q.Cost, err = b.integer("cost", "")
-		case "id":
-			q.ID, err = b.string("id", "")
-		default:
-			err = unknownField(string(name), "policy, client, cost, id")
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	a, err := s.active.Load().Charge(q)
-	if err != nil {
-		return err
-	}
-	writeHeaders(c, a)
-	return s.writeBody(c, a, http.StatusOK)
 }
 
 // asReserved is the cost of a settlement that names none.
