@@ -37,7 +37,7 @@ func commands() []command {
 		{"throughput", "checks per second, latency and cost of each algorithm, against a handler that does nothing", throughput.Run},
 		{"footprint", "commands, processor time and memory of each algorithm, and memory of weir for a million clients", footprint.Run},
 		{"contention", "many callers and processes on one key: speed and fairness", contention.Run},
-		{"accuracy", "what each algorithm believes and admits beside what is true, on many kinds of traffic", accuracy.Run},
+		{"accuracy", "each algorithm's estimates and admissions beside an exact log, on many kinds of traffic", accuracy.Run},
 		{"load", "open loop: latency at a constant rate", load.Run},
 		{"peers", "weir in turns with envoyproxy/ratelimit, over gRPC and HTTP, and with rate-limiter-flexible in Node", peers.Run},
 		{"faults", "what callers see while Memcached, the network and weir itself fail, against what weir promises", faults.Run},
