@@ -126,7 +126,7 @@ func (s *Server) showStatus(c echo.Context) error {
 	return c.JSON(http.StatusOK, j)
 }
 
-// metricsHandler returns what answers /metrics. A caller without the token that /v1 needs
+// metricsHandler returns the handler of /metrics. A caller without the token that /v1 needs
 // gets numbers instead of servers' names, so a scraper without a token still sees what a
 // dashboard needs.
 func (s *Server) metricsHandler() echo.HandlerFunc {

@@ -187,7 +187,8 @@ func (s *Server) SetPolicies(policies policy.Policies) {
 	s.active.Store(active)
 }
 
-// Find returns what decides by the policy of that name, until SetPolicies is called again.
+// Find returns the Decider of the policy of that name. It is in force until SetPolicies is called
+// again.
 func (s *Server) Find(name string) (*decide.Decider, error) { return s.active.Load().Find(name) }
 
 // SetTokens replaces all bearer tokens at once, and no receipt that was given with

@@ -27,7 +27,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 var types = map[string]string{"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 
-// Handler returns what serves the page at Path and below it, and leads there from Path
+// Handler returns a handler that serves the page at Path and below it, and leads there from Path
 // without its last slash.
 func Handler() http.Handler {
 	type file struct {

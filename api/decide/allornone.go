@@ -214,6 +214,6 @@ func (j *allOrNone) refund() {
 		}
 	}
 	AtOnce(len(consumed), j.timeout, func(i int) { consumed[i].limits[0].refund(j.ctx, j.now) })
-	unknown := slices.DeleteFunc(open, func(one asking) bool { return one.limits[0].lookBack(one.Policy, j.now, known) })
+	unknown := slices.DeleteFunc(open, func(one asking) bool { return one.limits[0].lookLocally(one.Policy, j.now, known) })
 	AtOnce(len(unknown), j.timeout, func(i int) { unknown[i].limits[0].look(j.ctx, unknown[i].Policy, j.now) })
 }

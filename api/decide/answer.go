@@ -198,10 +198,10 @@ func (l *LimitCheck) refund(ctx context.Context, now time.Time) {
 	_ = l.Limiter.Refund(ctx, l.request(now), l.Decision)
 }
 
-// lookBack finds out how l, a limit of p, stands by what the process remembers, and reports
+// lookLocally finds out how l, a limit of p, stands by what the process remembers, and reports
 // whether it could. It can't if l wasn't asked, unless the denial was known beforehand: other
 // instances may have counted since.
-func (l *LimitCheck) lookBack(p *policy.Policy, now time.Time, denialKnown bool) bool {
+func (l *LimitCheck) lookLocally(p *policy.Policy, now time.Time, denialKnown bool) bool {
 	r := l.request(now)
 	d, known := l.Limiter.PeekLocal(r)
 	if known = known && (l.asked || denialKnown); known {
@@ -210,9 +210,9 @@ func (l *LimitCheck) lookBack(p *policy.Policy, now time.Time, denialKnown bool)
 	return known
 }
 
-// lookBackAfterChange is lookBack for a limit of p that has just been told of a change. With
+// lookLocallyAfterChange is lookLocally for a limit of p that has just been told of a change. With
 // anyAge it goes by what is remembered however old that is.
-func (l *LimitCheck) lookBackAfterChange(p *policy.Policy, now time.Time, anyAge bool) bool {
+func (l *LimitCheck) lookLocallyAfterChange(p *policy.Policy, now time.Time, anyAge bool) bool {
 	l.Cost = 0
 	if anyAge {
 		r := l.request(now)
@@ -221,7 +221,7 @@ func (l *LimitCheck) lookBackAfterChange(p *policy.Policy, now time.Time, anyAge
 			return true
 		}
 	}
-	return l.lookBack(p, now, true)
+	return l.lookLocally(p, now, true)
 }
 
 // look finds out by the store how l, a limit of p, stands.
@@ -302,7 +302,7 @@ func (a *Answer) refund(ctx context.Context, now time.Time) {
 	known := a.denialKnown()
 	a.undo(ctx, now)
 	for i := range a.Limits {
-		if l := &a.Limits[i]; !a.Refused && l.needsLook() && !l.countsDenied(a.Policy) && !l.lookBack(a.Policy, now, known) {
+		if l := &a.Limits[i]; !a.Refused && l.needsLook() && !l.countsDenied(a.Policy) && !l.lookLocally(a.Policy, now, known) {
 			l.look(ctx, a.Policy, now)
 		}
 	}

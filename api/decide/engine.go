@@ -54,7 +54,7 @@ type Engine struct {
 	deciders map[string]*Decider
 }
 
-// NewEngine returns what decides by policies, which must not be changed any more.
+// NewEngine returns an Engine of policies, which must not be changed any more.
 // Batches wait in queue. observe is asked for the observer of each policy.
 func NewEngine(c Config, queue *Queue, policies policy.Policies, observe func(*policy.Policy) Observer) *Engine {
 	e := &Engine{Config: c, queue: queue, deciders: make(map[string]*Decider, len(policies))}
@@ -72,7 +72,7 @@ func (e *Engine) Override(all map[string]map[policy.ClientKey]policy.Terms) {
 	}
 }
 
-// Find returns what decides by the policy of that name. The error is an
+// Find returns the Decider of the policy of that name. The error is an
 // UnknownPolicy.
 func (e *Engine) Find(name string) (*Decider, error) {
 	if d, ok := e.deciders[name]; ok {
@@ -110,7 +110,7 @@ type Decider struct {
 	observer  Observer
 }
 
-// NewDecider returns what decides by p, which must not be changed any more.
+// NewDecider returns the Decider of p, which must not be changed any more.
 func NewDecider(c Config, p *policy.Policy, o Observer) *Decider {
 	d := &Decider{Index: policy.NewIndex(p), Config: c, plans: make(map[*policy.Route]*plan), observer: o}
 	d.claimKeys = counters.CounterNamespace(c.Claims.KeyPrefix, p.Name, "-", 0)

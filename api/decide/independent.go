@@ -70,7 +70,8 @@ type independentChecks struct {
 	done    func(i int, o Outcome)
 }
 
-// newIndependent returns what takes at most n checks. It calls done as Engine.CheckMany does.
+// newIndependent returns independentChecks with room for n checks. They call done as
+// Engine.CheckMany does.
 func (e *Engine) newIndependent(ctx *counters.Deadline, now time.Time, n int, done func(i int, o Outcome)) *independentChecks {
 	t := &independentChecks{run: newRun(ctx, now, e.StoreTimeout, 1), Engine: e, askings: askingScratch.Get(n)[:0], done: done}
 	t.by = t

@@ -130,8 +130,7 @@ type settlements struct {
 	workers counters.Workers // for what may take a store operation
 }
 
-// newSettlements returns what at most n settlements can be added to. It calls done as
-// Engine.Settle does.
+// newSettlements returns settlements with room for n. They call done as Engine.Settle does.
 func newSettlements(c *Config, n int, done func(i int, s *Settlement, err error)) *settlements {
 	now := c.Now()
 	return &settlements{
@@ -296,7 +295,7 @@ func (s *settlement) changed() {
 	}
 	var unknown []*LimitCheck
 	for i := range s.Limits {
-		if l := &s.Limits[i]; !l.lookBackAfterChange(s.Policy, s.now, l.Refunded > 0) {
+		if l := &s.Limits[i]; !l.lookLocallyAfterChange(s.Policy, s.now, l.Refunded > 0) {
 			unknown = append(unknown, &l.LimitCheck)
 		}
 	}

@@ -325,7 +325,7 @@ func (s *Service) addHits(q *question) {
 	}
 }
 
-// counterOf returns what counts the hits of m. That of a rule whose name has nothing of the
+// counterOf returns the function that counts hits of m. That of a rule whose name has nothing of the
 // request is looked up once.
 func (s *Service) counterOf(m *match) func(Hits) {
 	if m.metric != "" && m.metric != m.rule.metric {

@@ -59,7 +59,7 @@ type Listeners struct {
 	Decisions *DecisionLog
 }
 
-// Checks returns what counts the checks of p. Its busiest clients, its history and
+// Checks returns the Checks of p. Its busiest clients, its history and
 // what was warned of once go on from before, the Checks of the policy's older
 // version, unless that is nil.
 func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks {
@@ -223,7 +223,7 @@ func (c *Checks) MissingPath() (first bool) {
 // use.
 type LimitChecks struct{ *Checks }
 
-// LimitChecks returns what counts checks of single limits of p, as Checks does.
+// LimitChecks returns the LimitChecks of p; before is as for Checks.
 func (m *Metrics) LimitChecks(p *policy.Policy, before *Checks, l Listeners) LimitChecks {
 	// The limits of p aren't those that deny: series of them would say that they never did.
 	return LimitChecks{m.checksWithoutLimits(p, before, l)}

@@ -5,8 +5,8 @@ import "github.com/prometheus/client_golang/prometheus"
 // Hits are envoy.Hits; this package doesn't import envoy.
 type Hits struct{ Total, Within, Over, Near, Local, Shadow int64 }
 
-// EnvoyHits returns what counts the hits of one of Envoy's limits. The caller bounds how many names
-// there are: each is a label.
+// EnvoyHits returns a function that counts hits of one of Envoy's limits. The caller bounds how many
+// names there are: each is a label.
 func (m *Metrics) EnvoyHits(limit string) func(Hits) {
 	of := func(kind string) prometheus.Counter { return m.envoyHits.WithLabelValues(limit, kind) }
 	// As envoyproxy/ratelimit calls them.

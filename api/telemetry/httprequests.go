@@ -26,7 +26,7 @@ type requests struct {
 	byStatus [statuses]atomic.Pointer[prometheus.Counter]
 }
 
-// Requests returns what counts the requests of routes with these paths, in which a
+// Requests returns the Requests of routes with these paths, in which a
 // segment that begins with : stands for any.
 func (m *Metrics) Requests(paths []string) Requests {
 	of := func(label string) *requests {

@@ -11,7 +11,7 @@ import (
 	"weir/api/telemetry"
 )
 
-// openDecisionLog returns what -decision-log asks for, and what writes it; nil if it doesn't.
+// openDecisionLog returns the log of -decision-log and its writer, or nil if there is no such flag.
 func openDecisionLog(cfg *config, registry *prometheus.Registry) (*telemetry.DecisionLog, *logWriter, error) {
 	if cfg.decisionLog == "" {
 		return nil, nil, nil

@@ -320,8 +320,8 @@ func (p *program) setLimited() bool {
 	return !before
 }
 
-// readTLS returns what serves each connection with the certificates that were read last
-// from the files, or nil if there are none.
+// readTLS returns a configuration that serves each connection with the certificates that were
+// read last from the files, or nil if f names none.
 func (p *program) readTLS(f serverFiles) (*tls.Config, error) {
 	if f.cert == "" {
 		return nil, nil

@@ -42,8 +42,8 @@ func DialGRPC(addr, domain, key string, n int) (callers Connections, err error) 
 	return callers, nil
 }
 
-// rateLimit returns what sends the request for a client and returns whether its response
-// says OK.
+// rateLimit returns a function that sends the request for a client and reports whether its
+// response says OK.
 func rateLimit(conn *grpc.ClientConn, request []byte) func(context.Context, int64) (bool, error) {
 	name := bytes.LastIndex(request, []byte(clientPrefix)) + len(clientPrefix)
 	digits, response := request[name:name+clientDigits], new(rls.RateLimitResponse)

@@ -156,8 +156,8 @@ func (p *Proxy) pass(from, to net.Conn, deliver func([]byte) bool) {
 	to.Close()
 }
 
-// replies returns what delivers pieces of the replies to a client. It reports
-// whether the connection goes on.
+// replies returns a function that delivers pieces of the replies to a client. It
+// reports whether the connection goes on.
 func (p *Proxy) replies(client *net.TCPConn) func(piece []byte) bool {
 	swallowed := false
 	return func(piece []byte) bool {
