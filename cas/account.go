@@ -154,12 +154,11 @@ func (a *account[S]) believe(l *rules[S], share float64) belief[S] {
 	switch {
 	case a.belief != nil:
 		return *a.belief
-	case len(a.due) == 0:
-		if !a.last.unexpired() { // with what is due it may drain later
-			var none S
-			a.last.decoded = none
-		}
+	case len(a.due) > 0:
+	case a.last.unexpired():
 		return belief[S]{state: a.last.decoded, share: share}
+	default: // drained, unless something is due behind it
+		return belief[S]{share: share}
 	}
 	old := 0
 	for old < len(a.due) && a.due[old].old {
@@ -232,6 +231,9 @@ func (a *account[S]) drop(until int64) {
 // takeOver takes over what the store has, and reports whether the client was reset since it was seen
 // before.
 func (a *account[S]) takeOver(l *rules[S], seen *snapshot[S]) (anew bool) {
+	if seen.token == a.last.token { // a higher limit keeps it no shorter
+		seen.expires = max(seen.expires, a.last.expires)
+	}
 	anew = seen.origin.reset > a.last.origin.reset
 	if a.last = *seen; anew {
 		a.drop(seen.origin.reset + int64(l.cfg.ClockSkew))
