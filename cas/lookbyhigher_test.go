@@ -63,3 +63,29 @@ func (by way) TestALookByAHigherLimitForgetsNothing(t *testing.T) {
 		}
 	}
 }
+
+// What was admitted alone is kept for as long as its own limit needs, although the store is told of
+// it by a look by a higher one.
+func (by way) TestWhatIsToldByALookByAHigherLimitLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &limitertest.BrokenStore{Store: memory.New(nil)}
+		l, err := by.asks(NewTokenBucket(by.on(store), time.Hour, 0, testConfig(10)))
+		require.NoError(t, err)
+		at := func(cost, limit int64) counters.Request {
+			return counters.Request{Client: "c", Cost: cost, Limit: limit, Now: time.Now()}
+		}
+		store.Fail(limitertest.ErrUnsent)
+		r := at(10, 10)
+		_, err = l.Take(t.Context(), r)
+		d, err := l.TakeLocal(r, err)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		store.Fail(nil)
+		_, err = l.Peek(t.Context(), at(1, 100_000))
+		require.NoError(t, err)
+		time.Sleep(5 * time.Second)
+		d, err = l.Take(t.Context(), at(1, 10))
+		require.NoError(t, err)
+		assert.False(t, d.Allowed, "%+v", d)
+	})
+}

@@ -265,6 +265,11 @@ func (w *work[S]) encodeNext() {
 			ttl = max(ttl, l.ttl(next.to, *longest))
 		}
 	}
+	for _, d := range w.a.due { // which may have another limit than the calls
+		if d.kind != back && d.limit != longest.Limit {
+			ttl = max(ttl, l.ttl(next.to, d.request()))
+		}
+	}
 	next.ttl = counters.TTL(ttl, l.cfg.Horizon())
 }
 
