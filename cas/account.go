@@ -368,7 +368,7 @@ func (f *flight[S]) failed(r *counters.Request, kind debtKind) *debt {
 	}
 	for _, t := range f.told {
 		d := t.debt
-		if d.kind == kind && d.cost == 0 && t.cost == r.Cost && d.limit == r.Limit && d.now == max(r.Now.UnixNano(), d.position) {
+		if d.kind == kind && d.renews == r.Renews && d.cost == 0 && t.cost == r.Cost && d.limit == r.Limit && d.now == max(r.Now.UnixNano(), d.position) {
 			return d
 		}
 	}

@@ -134,3 +134,35 @@ func TestALeaseThatIsGivenBackBeforeItIsKnownStaysFree(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 7, d.Remaining, "only the other's lease is held")
 }
+
+// A renewal and a check of the same cost have no answer, and the check decides alone. It isn't
+// taken for the renewal, although another instance's clock is so far ahead that both are as of
+// that.
+func TestACheckIsNotTakenForARenewal(t *testing.T) {
+	store := &scriptedSwap{Store: memory.New(nil)}
+	cfg := testConfig(10)
+	cfg.ClockSkew = 100 * time.Millisecond
+	here, err := NewConcurrency(manyStore{store}, time.Minute, 4, cfg)
+	require.NoError(t, err)
+	there, err := NewConcurrency(store, time.Minute, 4, cfg)
+	require.NoError(t, err)
+	p, other := &holder{t: t, l: here, limit: 4}, &holder{t: t, l: there, limit: 4}
+	begin := time.Now()
+	held := p.take(begin, 0)
+	require.True(t, other.take(begin.Add(70*time.Millisecond), 0).Allowed)
+	require.EqualValues(t, 2, p.remain(begin))
+	now := begin.Add(5 * time.Millisecond)
+	renewal, check := p.request(now), p.request(now)
+	renewal.Renews = held.Receipt.Position
+	var failed [2]counters.Taken
+	late := store.late(false)
+	here.TakeMany(t.Context(), []counters.Request{renewal, check}, func(i int, t counters.Taken) { failed[i] = t })
+	require.ErrorIs(t, failed[1].Err, counters.ErrTimeout)
+	d, err := here.TakeLocal(check, failed[1].Err)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	assert.NotEqual(t, held.Receipt.Position%int64(grid), d.Receipt.Position%int64(grid), "it has a lease of its own")
+	late.tell(counters.ErrNotSent)
+	here.Flush()
+	assert.EqualValues(t, 1, other.remain(now), "three are held")
+}
