@@ -1,6 +1,7 @@
 package subwindow_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -67,5 +68,32 @@ func (by way) TestRefundsFromBeforeAndAfterAReset(t *testing.T) {
 		require.True(t, take(t, here, at("12:00:01.9"), 1, 100).Allowed)
 		here.Flush()
 		assert.Equal(t, int64(20+1), used(t, store.Store, w, after), name)
+	}
+}
+
+// While a check is under way, what was admitted before a reset is given back, by a process that
+// hasn't heard of the reset: that makes no room for the check.
+func (by way) TestARefundFromBeforeAResetMakesNoRoom(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store, meanwhile := memory.New(nil), func() {}
+		here := by.newLimiter(t, &faultyStore{Store: store, fault: func(string, string) error {
+			do := meanwhile
+			meanwhile = func() {}
+			do()
+			return nil
+		}}, w, sameClock)
+		there := by.newLimiter(t, store, w, sameClock)
+		require.True(t, take(t, here, at("12:00:01.1"), 5, 10).Allowed)
+		require.NoError(t, there.Reset(t.Context(), "c", at("12:00:01.5")))
+		require.True(t, take(t, there, at("12:00:01.6"), 10, 10).Allowed)
+		meanwhile = func() {
+			gone, leave := context.WithCancel(t.Context())
+			leave()
+			require.Error(t, here.Refund(gone, request(at("12:00:01.1"), 5, 10), admittedAt("12:00:01.1")))
+		}
+		assert.False(t, take(t, here, at("12:00:01.7"), 1, 10).Allowed, name)
+		here.Flush()
+		assert.Equal(t, int64(10), used(t, store, w, at("12:00:01.8")), name)
 	}
 }

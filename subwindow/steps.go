@@ -36,16 +36,15 @@ func (w *work) Next() ledger.Step {
 	a.absorb()
 	w.dues, w.floors, w.additions = w.dues[:0], w.floors[:0], w.additions[:0]
 	for {
-		if w.counted && !a.doubtful && !w.repairs {
-			w.deal()
-		}
-		// First be sure of what is there, then put back what is lost, tell what is due,
-		// and count what fits.
+		// First be sure of what is there, then put back what is lost, answer what is counted, tell
+		// what is due, and count what fits.
 		switch {
 		case a.doubtful, a.owes() && a.staleGeneration:
 			return w.look()
 		case w.repairs:
 			return w.repair()
+		case w.counted:
+			w.deal()
 		case a.owes() && w.tellDues():
 			if len(w.dues) > mostTogether {
 				return ledger.Apart

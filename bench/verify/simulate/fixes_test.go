@@ -93,8 +93,8 @@ var fixes = []fix{
 		"		case !stays:\n			back",
 		"		case !stays && BUG:\n		case !stays:\n			back"}, nil},
 	{"what was just counted is judged before all is read", "bound", takeOut{"subwindow/steps.go",
-		"if w.counted && !a.doubtful && !w.repairs {",
-		"if w.counted && (BUG || !a.doubtful) && !w.repairs {"}, nil},
+		"case a.doubtful, a.owes() && a.staleGeneration:",
+		"case a.doubtful && !(BUG && w.counted), a.owes() && a.staleGeneration:"}, nil},
 
 	// Of windows, what is due.
 	{"what a process has admitted alone is never counted", "debts", takeOut{"subwindow/account.go",
