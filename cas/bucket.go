@@ -173,7 +173,7 @@ func (b bucket) fuller(present, known bucketState, r counters.Request) (bucketSt
 	if !k.exceeds(&s) {
 		return present, false
 	}
-	if s.empty() {
+	if present.empty() {
 		return known, true
 	}
 	k.time, k.total = max(k.time, s.time), max(k.total, s.total)

@@ -77,3 +77,25 @@ func TestABucketThatHasDrainedByAHigherLimit(t *testing.T) {
 		})
 	}
 }
+
+// What a bucket has had above a lower limit is forgotten when that limit takes from it. Another
+// instance, which is asked by a higher limit, takes it for lost, and puts it back: but not in the
+// place of what the lower one has taken since, though that has drained by the higher.
+func TestWhatALowerLimitHasTakenIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil)
+	here, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
+	require.NoError(t, err)
+	there, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
+	require.NoError(t, err)
+	start := clock(t, "12:00:01")
+	take := func(l *Limiter, after time.Duration, cost, limit int64) bool {
+		d, err := l.Take(unhurried, counters.Request{Client: "c", Cost: cost, Limit: limit, Now: start.Add(after)})
+		require.NoError(t, err)
+		return d.Allowed
+	}
+	require.True(t, take(there, 0, 5000, 5000))
+	require.True(t, take(here, time.Second, 10, 10))
+	take(there, 1200*time.Millisecond, 400, 300) // is denied
+	assert.False(t, take(here, 1210*time.Millisecond, 5, 10))
+}
