@@ -1,0 +1,72 @@
+package subwindow_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memory"
+)
+
+// What was admitted alone waits for the outcome of its flight. When that is known, the client has
+// been reset elsewhere: it isn't counted.
+func (by way) TestWhatWasNotCountedLateIsNotToldAfterAReset(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store := &lateStore{Store: memory.New(nil)}
+		here, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store.Store, w, sameClock)
+		r := request(at("12:00:01.1"), 3, 10)
+		store.late.Store(true)
+		_, err := here.Take(t.Context(), r)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		d, err := here.TakeLocal(r, err)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		store.late.Store(false)
+		require.True(t, take(t, here, at("12:00:01.2"), 1, 10).Allowed)
+		require.NoError(t, there.Reset(t.Context(), "c", at("12:00:01.5")))
+		require.True(t, take(t, there, at("12:00:01.6"), 5, 10).Allowed)
+		undone(store.tell[0])
+		here.Flush()
+		assert.Equal(t, int64(5), used(t, store.Store, w, at("12:00:01.7")), name)
+	}
+}
+
+// What is admitted alone soon after a reset, by whom that is known, counts once, also if the store
+// doesn't answer when it is told.
+func (by way) TestWhatIsToldSoonAfterAResetCountsOnce(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store := &lateStore{Store: memory.New(nil)}
+		l := by.newLimiter(t, store, w, 50*time.Millisecond)
+		require.NoError(t, l.Reset(t.Context(), "c", at("12:00:01")))
+		soon := request(at("12:00:01.03"), 3, 10)
+		d, err := l.TakeLocal(soon, counters.ErrNotSent)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		store.late.Store(true)
+		soon.Cost = 1
+		_, err = l.Take(t.Context(), soon)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		store.late.Store(false)
+		done(store.tell[0])
+		l.Flush()
+		assert.EqualValues(t, 10-3-1, take(t, l, at("12:00:01.1"), 1, 10).Remaining, name)
+	}
+}
+
+// A check that is a little late looks at a slot more than those that were read before it.
+func (by way) TestALateRequestReadsTheSlotBefore(t *testing.T) {
+	t.Parallel()
+	w := minuteWindows(t)["capped"] // so that the end of the oldest slot counts
+	store := memory.New(func() time.Time { return at("12:00:01") })
+	o := counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, Clients: 10}
+	here, there := by.newLimiterWith(t, store, w, o), by.newLimiterWith(t, store, w, o)
+	take(t, here, at("11:50:00"), 1, 100)
+	require.True(t, take(t, there, at("12:00:01"), 100, 100).Allowed)
+	require.True(t, take(t, here, at("12:01:06.01"), 1, 100).Allowed, "the slot has left the window")
+	assert.False(t, take(t, here, at("12:01:05.99"), 50, 100).Allowed, "80 of it and 1 are in use")
+}
