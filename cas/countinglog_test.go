@@ -584,3 +584,25 @@ func TestOverlappingEntriesTellWhenACostFits(t *testing.T) {
 		assert.Equal(t, want*time.Second, d.RetryAfter, cost)
 	}
 }
+
+// A debt was told late, between the first and the last of an entry. Whichever of them are given back,
+// and in whatever order, what was admitted later stays until it leaves the window.
+func TestRefundsOfOverlappingEntriesTakeTheFirstToEnd(t *testing.T) {
+	t.Parallel()
+	l, err := newCountingLog(time.Minute, MinLogEntries, false)
+	require.NoError(t, err)
+	noon := clock(t, "12:00:00")
+	at := func(second, cost int64) *debt {
+		r := counters.Request{Cost: cost, Limit: 800, Now: noon.Add(time.Duration(second) * time.Second)}
+		return newDebt(r, counters.Decision{Allowed: true})
+	}
+	s := l.charge(logState{}, at(1, 50))
+	s = l.charge(s, at(3, 30))
+	s = l.charge(s, at(2, 50))
+	s = l.charge(s, at(50, 60))
+	for _, refunded := range []*debt{at(2, 50), at(1, 50), at(3, 30)} {
+		refunded.kind, refunded.generation = back, s.generation
+		s = l.refund(s, refunded)
+	}
+	assert.EqualValues(t, 740, l.peek(s, at(70, 1).request()).Remaining)
+}

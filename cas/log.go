@@ -476,18 +476,20 @@ func (l log) short(s logState, limit int64) logState {
 	return l.logOf(joined, s.generation, s.time)
 }
 
-// without returns s without a cost that was logged at from or later, of the oldest first. If
+// without returns s without a cost that was logged at from or later, of those first that end first. If
 // that may be the first of an entry, what leaves with it isn't known any more: it all stays
 // until the last.
 func (l log) without(s logState, from, cost int64) logState {
 	for cost > 0 && s.n > 0 {
 		e, size := l.oldest(&s)
 		inUse := l.inUse(e, s.time)
-		if e.last < from || inUse > cost || e.last == s.ends && s.n > 1 {
+		rest := s
+		rest.drop(e, size)
+		next, _ := l.oldest(&rest)
+		if e.last < from || inUse > cost || rest.n > 0 && (e.last == s.ends || next.first < e.last) {
 			return l.logOf(l.lessOf(s, from, cost), s.generation, s.time)
 		}
-		s.drop(e, size)
-		cost -= inUse
+		s, cost = rest, cost-inUse
 	}
 	return s
 }
@@ -495,7 +497,7 @@ func (l log) without(s logState, from, cost int64) logState {
 // lessOf returns the entries that without leaves.
 func (l log) lessOf(s logState, from, cost int64) []entry {
 	entries := make([]entry, 0, s.n)
-	for e := range l.all(s) {
+	for _, e := range slices.SortedStableFunc(l.all(s), func(a, b entry) int { return cmp.Compare(a.last, b.last) }) {
 		inUse := l.inUse(e, s.time)
 		if part := min(cost, inUse); part > 0 && e.last >= from {
 			cost -= part
