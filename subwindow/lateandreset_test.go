@@ -70,3 +70,43 @@ func (by way) TestALateRequestReadsTheSlotBefore(t *testing.T) {
 	require.True(t, take(t, here, at("12:01:06.01"), 1, 100).Allowed, "the slot has left the window")
 	assert.False(t, take(t, here, at("12:01:05.99"), 50, 100).Allowed, "80 of it and 1 are in use")
 }
+
+// What was admitted alone, and turns out to be counted, is the process's own: that it is lost is
+// noticed although another has begun the slot anew.
+func (by way) TestWhatIsCountedLateIsMissed(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store := &lateStore{Store: memory.New(nil)}
+		here, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store.Store, w, sameClock)
+		r := request(at("12:00:01.1"), 50, 100)
+		store.late.Store(true)
+		_, err := here.Take(t.Context(), r)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		d, err := here.TakeLocal(r, err)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		store.late.Store(false)
+		done(store.tell[0])
+		here.Flush()
+		require.Equal(t, int64(50), used(t, store.Store, w, at("12:00:01.2")), name)
+		require.NoError(t, store.Delete(t.Context(), []string{key(w, at("12:00:01"))}))
+		require.True(t, take(t, there, at("12:00:01.3"), 1, 100).Allowed)
+		assert.LessOrEqual(t, take(t, here, at("12:00:01.4"), 1, 100).Remaining, int64(49), name)
+	}
+}
+
+// Where denied requests count, what was denied alone is told, whether the client comes back or not.
+func (by way) TestWhatIsDeniedAloneIsTold(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store := memory.New(nil)
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, CountDenied: true, Clients: 10})
+		now := at("12:00:01")
+		require.True(t, take(t, l, now, 1, 1).Allowed)
+		d, err := l.TakeLocal(request(now, 1, 1), counters.ErrNotSent)
+		require.NoError(t, err)
+		require.False(t, d.Allowed)
+		l.Flush()
+		assert.Equal(t, int64(2), used(t, store, w, now), name)
+	}
+}
