@@ -485,3 +485,19 @@ func TestALeaseTakenAloneIsRenewedElsewhere(t *testing.T) {
 	p[1].release(at(22), renewed)
 	assert.EqualValues(t, 4, p[1].remain(at(23)))
 }
+
+// An instance has renewed a lease alone, and tells it when another has renewed it since: it lasts from
+// then on.
+func TestARenewalToldLateShortensNoLease(t *testing.T) {
+	p := newHolders(t, 2, 4)
+	begin := time.Now()
+	at := func(second int) time.Time { return begin.Add(time.Duration(second) * time.Second) }
+	held := p[0].take(at(0), 0)
+	p[0].store.Fail(limitertest.ErrUnsent)
+	require.True(t, p[0].take(at(20), held.Receipt.Position).Allowed)
+	require.True(t, p[1].take(at(40), held.Receipt.Position).Allowed)
+	p[0].store.Fail(nil)
+	require.EqualValues(t, 3, p[0].remain(at(41)))
+	assert.EqualValues(t, 3, p[1].remain(at(90)))
+	assert.EqualValues(t, 4, p[1].remain(at(101)))
+}

@@ -566,3 +566,28 @@ func (by way) TestAStateThatIsWrittenAgain(t *testing.T) {
 		}
 	}
 }
+
+// What is due of a client that is forgotten is never told.
+func (by way) TestWhatIsForgottenIsNotTold(t *testing.T) {
+	for name, newLimiter := range by.makers() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &limitertest.BrokenStore{Store: memory.New(nil)}
+				l, err := newLimiter(store, testConfig(10))
+				require.NoError(t, err)
+				r := counters.Request{Client: "c", Cost: 50, Limit: 100, Now: time.Now()}
+				store.Fail(limitertest.ErrUnsent)
+				_, err = l.Take(t.Context(), r)
+				d, err := l.TakeLocal(r, err)
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+				l.Forget("c")
+				store.Fail(nil)
+				l.(interface{ Flush() }).Flush()
+				d, err = l.Peek(t.Context(), r)
+				require.NoError(t, err)
+				assert.EqualValues(t, 100, d.Remaining)
+			})
+		})
+	}
+}
