@@ -88,7 +88,8 @@ type Decision struct {
 	// Allowed reports whether the request was admitted.
 	Allowed bool
 	// Remaining is the largest cost that would be admitted now, after this
-	// decision. It is never negative.
+	// decision, or if that is Local, what is left of the limit: of that the process
+	// admits its share. It is never negative.
 	Remaining int64
 	// ResetAfter is the time until Remaining is the whole limit again if nobody
 	// asks in between; 0 when it already is.

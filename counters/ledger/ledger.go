@@ -266,7 +266,7 @@ func (b *Book[A]) recall(r counters.Request) (d counters.Decision, known, fresh 
 // more: what is beyond that is taken from others. Nothing is taken back of what was admitted
 // before a reset of the client, or less than a clock skew after it. With windows there are
 // two exceptions: a process that hasn't heard of the reset may take it from what it has
-// admitted alone in the same slot; and where several refunds of a slot wait together, one
+// admitted alone or charged in the same slot; and where several refunds of a slot wait together, one
 // from before the reset cancels all.
 //
 // The error is counters.ErrRequest, one of a store's, or of the context's. A refund that
