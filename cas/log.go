@@ -486,7 +486,7 @@ func (l log) without(s logState, from, cost int64) logState {
 		rest := s
 		rest.drop(e, size)
 		next, _ := l.oldest(&rest)
-		if e.last < from || inUse > cost || rest.n > 0 && (e.last == s.ends || next.first < e.last) {
+		if e.last < from || inUse > cost || rest.n > 0 && next.first < e.last {
 			return l.logOf(l.lessOf(s, from, cost), s.generation, s.time)
 		}
 		s, cost = rest, cost-inUse
