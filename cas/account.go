@@ -361,7 +361,7 @@ func (f *flight[S]) leave(r *counters.Request) {
 }
 
 // failed returns the debt that failCall has made of r, if r hasn't been admitted alone since; nil
-// if there is none, or no f.
+// if there is none, or no f. A call is known by its kind, cost, limit and time, and by what it renews.
 func (f *flight[S]) failed(r *counters.Request, kind debtKind) *debt {
 	if f == nil {
 		return nil
