@@ -9,23 +9,30 @@ import (
 
 	"weir/counters"
 	"weir/counters/memory"
+	"weir/subwindow"
 )
+
+// admittedLate returns a process that has admitted r alone, as its check had no answer yet, another
+// one, and their store.
+func (by way) admittedLate(t *testing.T, w subwindow.Window, r counters.Request) (store *lateStore, here, there *limiter) {
+	store = &lateStore{Store: memory.New(nil)}
+	here, there = by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store.Store, w, sameClock)
+	store.late.Store(true)
+	_, err := here.Take(t.Context(), r)
+	require.ErrorIs(t, err, counters.ErrTimeout)
+	d, err := here.TakeLocal(r, err)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	store.late.Store(false)
+	return store, here, there
+}
 
 // What was admitted alone waits for the outcome of its flight. When that is known, the client has
 // been reset elsewhere: it isn't counted.
 func (by way) TestWhatWasNotCountedLateIsNotToldAfterAReset(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
-		store := &lateStore{Store: memory.New(nil)}
-		here, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store.Store, w, sameClock)
-		r := request(at("12:00:01.1"), 3, 10)
-		store.late.Store(true)
-		_, err := here.Take(t.Context(), r)
-		require.ErrorIs(t, err, counters.ErrTimeout)
-		d, err := here.TakeLocal(r, err)
-		require.NoError(t, err)
-		require.True(t, d.Allowed)
-		store.late.Store(false)
+		store, here, there := by.admittedLate(t, w, request(at("12:00:01.1"), 3, 10))
 		require.True(t, take(t, here, at("12:00:01.2"), 1, 10).Allowed)
 		require.NoError(t, there.Reset(t.Context(), "c", at("12:00:01.5")))
 		require.True(t, take(t, there, at("12:00:01.6"), 5, 10).Allowed)
@@ -76,16 +83,7 @@ func (by way) TestALateRequestReadsTheSlotBefore(t *testing.T) {
 func (by way) TestWhatIsCountedLateIsMissed(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
-		store := &lateStore{Store: memory.New(nil)}
-		here, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store.Store, w, sameClock)
-		r := request(at("12:00:01.1"), 50, 100)
-		store.late.Store(true)
-		_, err := here.Take(t.Context(), r)
-		require.ErrorIs(t, err, counters.ErrTimeout)
-		d, err := here.TakeLocal(r, err)
-		require.NoError(t, err)
-		require.True(t, d.Allowed)
-		store.late.Store(false)
+		store, here, there := by.admittedLate(t, w, request(at("12:00:01.1"), 50, 100))
 		done(store.tell[0])
 		here.Flush()
 		require.Equal(t, int64(50), used(t, store.Store, w, at("12:00:01.2")), name)
