@@ -116,8 +116,10 @@ func (a *account) prefix() string { return a.key[:strings.LastIndexByte(a.key, '
 // keyAt returns the key of a slot's counter.
 func (a *account) keyAt(bucket int64) string {
 	prefix := a.prefix()
-	if last, err := strconv.ParseInt(a.key[len(prefix):], 10, 64); err == nil && last == bucket {
-		return a.key
+	if number := a.key[len(prefix):]; number != "" { // else the error would be an allocation
+		if last, err := strconv.ParseInt(number, 10, 64); err == nil && last == bucket {
+			return a.key
+		}
 	}
 	return prefix + strconv.FormatInt(bucket, 10)
 }
